@@ -1,0 +1,73 @@
+// A convolution as the backends see it: logical extents and element strides, channels first, whatever the order of the
+// axes in memory. Plain 64-bit data without padding, so that the bytes are the key of a plan.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace jcc {
+
+// Which of the three tensors is computed from the other two.
+enum class Direction : int64_t { kForward, kBackwardData, kBackwardFilter };
+
+enum class DType : int64_t { kF32, kBF16, kF16 };
+
+inline constexpr int kMaxSpatial = 3;
+using Spatial = std::array<int64_t, kMaxSpatial>;
+
+// A tensor: its two leading logical axes (batch and channels; output and input features for w) and the spatial ones.
+struct Tensor {
+  std::array<int64_t, 2 + kMaxSpatial> extent{};
+  std::array<int64_t, 2 + kMaxSpatial> stride{};  // in elements
+  int64_t offset = 0;                             // of the first element, in elements
+  DType dtype = DType::kF32;
+};
+
+struct ConvSpec {
+  Direction direction = Direction::kForward;
+  int64_t rank = 0;  // spatial axes, 1 to 3
+  int64_t groups = 1;
+  Spatial stride{}, dilation{}, pad_low{};
+  Tensor x, w, y;
+  int64_t allow_bf16 = 0;  // may f32 products be computed in bf16?
+
+  int64_t n() const { return x.extent[0]; }
+  int64_t in_features() const { return w.extent[1]; }                // of one group
+  int64_t out_features() const { return w.extent[0] / groups; }      // of one group
+  int64_t reach(int a) const { return dilation[a] * (w.extent[2 + a] - 1) + 1; }
+  // The high pad that leaves no remainder. Negative where the kernel does not read the end of x.
+  int64_t pad_high(int a) const {
+    return (y.extent[2 + a] - 1) * stride[a] + reach(a) - x.extent[2 + a] - pad_low[a];
+  }
+  const Tensor& result() const {
+    return direction == Direction::kForward ? y : direction == Direction::kBackwardData ? x : w;
+  }
+};
+
+// The raw form: shapes in memory order, and the positions of the logical axes in them.
+struct ConvArguments {
+  struct Array {
+    const int64_t* shape;
+    int64_t ndim;
+    const int64_t* dims;
+    int64_t num_dims;
+    DType dtype;
+  };
+  Array x, w, y;
+  const int64_t *strides, *dilation, *pad_low;
+  int64_t num_strides, num_dilation, num_pad_low;
+  int64_t groups;
+  bool allow_bf16;
+};
+
+// Throws std::invalid_argument where the arguments do not describe a convolution: nothing read from outside is trusted.
+ConvSpec MakeConvSpec(Direction direction, const ConvArguments& arguments);
+
+// The problem in one line, for error messages: "dgrad g2 x=f32(2,4,9,7) w=... ".
+std::string ToString(const ConvSpec& spec);
+
+const char* ToString(DType dtype);
+const char* LongName(DType dtype);  // as NumPy spells it
+
+}  // namespace jcc

@@ -1,0 +1,49 @@
+// Threads: TBB's where oneDNN was built with TBB, so that both share one pool; else our own loops run on the caller.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#if JCC_TBB
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+#endif
+
+namespace jcc {
+
+// How many threads a kernel started from this thread may use.
+inline int NumThreads() {
+#if JCC_TBB
+  return tbb::this_task_arena::max_concurrency();
+#else
+  return 1;
+#endif
+}
+
+// Calls body(begin, end) for pieces of [0, count), each of about `grain` or more.
+template <typename Body>
+void ParallelFor(int64_t count, int64_t grain, const Body& body) {
+#if JCC_TBB
+  if (count > grain && NumThreads() > 1) {
+    tbb::parallel_for(tbb::blocked_range<int64_t>(0, count, std::max<int64_t>(grain, 1)),
+                      [&](const tbb::blocked_range<int64_t>& r) { body(r.begin(), r.end()); });
+    return;
+  }
+#endif
+  (void)grain;
+  if (count > 0) body(int64_t{0}, count);
+}
+
+// Runs body() with no thread but the caller's: for problems too small to share.
+template <typename Body>
+void Serially(const Body& body) {
+#if JCC_TBB
+  thread_local tbb::task_arena arena(1);  // one for each thread: an arena of one slot admits one thread at a time
+  arena.execute(body);
+#else
+  body();
+#endif
+}
+
+}  // namespace jcc

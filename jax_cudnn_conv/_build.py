@@ -1,0 +1,1 @@
+ONEDNN_FROM_WHEELS = True
