@@ -1,6 +1,6 @@
 #include "onednn/conv.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 
 #include "onednn/reduce.h"
@@ -31,71 +31,76 @@ int64_t NumElements(const Tensor& tensor, int64_t rank) {
   return count;
 }
 
-// Strides of the tensor's extents, channels last.
-std::array<int64_t, 2 + kMaxSpatial> ChannelsLast(const Tensor& tensor, int64_t rank) {
-  std::array<int64_t, 2 + kMaxSpatial> stride{};
-  int64_t next = tensor.extent[1];
-  stride[1] = 1;
-  for (int64_t k = 1 + rank; k >= 2; --k) {
-    stride[k] = next;
-    next *= tensor.extent[k];
-  }
-  stride[0] = next;
-  return stride;
-}
+// A logical axis as oneDNN has it: the loops over the caller's memory that make it up, outermost first.
+using Axis = std::vector<CopyAxis>;
 
-// The logical axes of the kernel's weights, (groups,) output features, input features, taps, with w's strides.
-std::vector<CopyAxis> WeightAxes(const ConvSpec& spec) {
-  const Tensor& w = spec.w;
-  std::vector<CopyAxis> axes;
-  if (spec.groups > 1) axes.push_back({spec.groups, spec.out_features() * w.stride[0], 0});
-  axes.push_back({spec.out_features(), w.stride[0], 0});
-  for (int64_t k = 1; k < 2 + spec.rank; ++k) axes.push_back({w.extent[k], w.stride[k], 0});
+// The axes of a tensor; weights of groups have the groups apart, and folded taps are outer factors of the features.
+std::vector<Axis> Axes(const Tensor& tensor, int64_t rank, const std::vector<CopyAxis>& taps, int64_t groups = 1) {
+  int64_t features = tensor.extent[1];
+  for (const CopyAxis& tap : taps) features /= tap.extent;
+  const int64_t first = tensor.extent[0] / groups;
+  std::vector<Axis> axes;
+  if (groups > 1) axes.push_back({{groups, first * tensor.stride[0], 0}});
+  axes.push_back({{first, tensor.stride[0], 0}});
+  axes.push_back(taps);
+  axes.back().push_back({features, tensor.stride[1], 0});
+  for (int64_t k = 2; k < 2 + rank; ++k) axes.push_back({{tensor.extent[k], tensor.stride[k], 0}});
   return axes;
 }
 
-// A copy from strides to a blocked layout, if the blocks divide the extents.
-bool BlockedCopy(const std::vector<CopyAxis>& axes, const memory::desc& native, int64_t element_size,
-                 StridedCopy& copy) {
+// The loops that copy from strides to a oneDNN layout, if the layout's blocks divide the extents.
+bool BlockedLoops(const std::vector<Axis>& axes, const memory::desc& native, std::vector<CopyAxis>& loops) {
   if (native.get_format_kind() != memory::format_kind::blocked || native.get_padded_dims() != native.get_dims() ||
       native.get_submemory_offset() != 0)
     return false;
   const auto strides = native.get_strides(), blocks = native.get_inner_blks(), places = native.get_inner_idxs();
   std::vector<int64_t> block(axes.size(), 1);  // how many consecutive elements of each axis the blocks hold
-  std::vector<CopyAxis> loops;
   int64_t inner = 1;
   for (size_t k = blocks.size(); k-- > 0;) {
     int64_t& size = block[places[k]];
-    loops.push_back({blocks[k], axes[places[k]].src * size, inner});
+    loops.push_back({blocks[k], axes[places[k]].back().src * size, inner});
     size *= blocks[k];
     inner *= blocks[k];
   }
-  for (size_t k = 0; k < axes.size(); ++k)
-    loops.push_back({axes[k].extent / block[k], axes[k].src * block[k], strides[k]});
-  copy = StridedCopy(std::move(loops), element_size);
+  for (size_t k = 0; k < axes.size(); ++k) {
+    CopyAxis loop = axes[k].back();
+    if (loop.extent % block[k] != 0) return false;
+    loops.push_back({loop.extent / block[k], loop.src * block[k], strides[k]});
+    int64_t next = loop.extent / block[k] * strides[k];
+    for (size_t f = axes[k].size() - 1; f-- > 0;) {
+      loops.push_back({axes[k][f].extent, axes[k][f].src, next});
+      next *= axes[k][f].extent;
+    }
+  }
   return true;
+}
+
+// Do the loops go through memory in the same order on both sides, so that there is nothing to copy?
+bool AreIdentity(const std::vector<CopyAxis>& loops) {
+  return std::all_of(loops.begin(), loops.end(), [](const CopyAxis& a) { return a.extent == 1 || a.src == a.dst; });
 }
 
 }  // namespace
 
 ConvPlan::ConvPlan(const ConvSpec& original) : direction_(original.direction) {
-  ConvSpec spec = original;
+  Problem problem(original);
   result_bytes_ = NumElements(original.result(), original.rank) * ElementSize(original.result().dtype);
   if (result_bytes_ == 0) {
     empty_ = true;
     return;
   }
-  empty_ = !Reduce(spec);
+  empty_ = !Trim(problem);
   if (empty_) return;
-  const Tensor &before = original.result(), &after = spec.result();
-  zero_first_ = direction_ != Direction::kBackwardFilter &&
-                NumElements(before, spec.rank) != NumElements(after, spec.rank);
-  if (spec.rank == 1) InsertUnitAxis(spec);
-  serial_ = IsSmall(spec);
+  FoldTaps(problem);
+  // Trimming leaves parts of x and y out; where they are the result, those are zero.
+  zero_first_ = NumElements(problem.result(), problem.rank) != NumElements(original.result(), original.rank);
+  if (direction_ == Direction::kBackwardFilter) SplitDilation(problem);
+  if (problem.rank == 1) InsertUnitAxis(problem);
+  serial_ = IsSmall(problem);
   if (serial_) {
-    Serially([&] { Choose(spec); });
+    Serially([&] { Prepare(problem); });
   } else {
-    Choose(spec);
+    Prepare(problem);
   }
 }
 
@@ -105,60 +110,47 @@ size_t ConvPlan::Reserve(size_t bytes) {
   return offset;
 }
 
-void ConvPlan::Choose(const ConvSpec& spec) {
-  StageActivation(spec.x, spec.rank, direction_ == Direction::kBackwardData, x_);
-  StageActivation(spec.y, spec.rank, direction_ == Direction::kForward, y_);
-  Selection selected = Select(Engine(), spec, x_.native, y_.native);
+void ConvPlan::Prepare(const Problem& problem) {
+  Selection selected = Select(Engine(), problem);
   primitive_ = selected.primitive;
   kernel_ = selected.name;
   scratchpad_desc_ = selected.scratchpad;
   scratchpad_ = Reserve(scratchpad_desc_.get_size());
-  StageWeights(spec, selected.weights);
+  const int64_t rank = problem.rank;
+  Stage(Axes(problem.x, rank, problem.x_taps), problem.x, selected.x, direction_ == Direction::kBackwardData, x_);
+  Stage(Axes(problem.w, rank, problem.w_taps, problem.groups), problem.w, selected.w,
+        direction_ == Direction::kBackwardFilter, w_);
+  Stage(Axes(problem.y, rank, {}), problem.y, selected.y, direction_ == Direction::kForward, y_);
 }
 
-void ConvPlan::StageActivation(const Tensor& tensor, int64_t rank, bool result, Operand& operand) {
-  const auto native = ChannelsLast(tensor, rank);
-  const memory::dims dims(tensor.extent.begin(), tensor.extent.begin() + 2 + rank);
-  operand.native = memory::desc(dims, ToOneDnn(tensor.dtype), memory::dims(native.begin(), native.begin() + 2 + rank));
+void ConvPlan::Stage(const std::vector<std::vector<CopyAxis>>& axes, const Tensor& tensor, const memory::desc& native,
+                     bool result, Operand& operand) {
+  operand.native = native;
   operand.offset = tensor.offset * ElementSize(tensor.dtype);
-  std::vector<CopyAxis> axes;
-  bool same = true;
-  for (int64_t k = 0; k < 2 + rank; ++k) {
-    axes.push_back({tensor.extent[k], tensor.stride[k], native[k]});
-    same &= tensor.extent[k] == 1 || tensor.stride[k] == native[k];
+  std::vector<CopyAxis> loops;
+  if (BlockedLoops(axes, native, loops)) {
+    if (AreIdentity(loops)) return;
+    operand.move = Operand::Move::kCopy;
+    operand.copy = StridedCopy(std::move(loops), ElementSize(tensor.dtype));
+    if (result) operand.copy = operand.copy.Reversed();
+  } else {
+    memory::dims dims, strides;
+    for (const Axis& axis : axes) {
+      if (axis.size() > 1) throw Unsupported("oneDNN blocks an axis of folded taps");  // Formulate avoids it
+      dims.push_back(axis.back().extent);
+      strides.push_back(axis.back().src);
+    }
+    operand.move = Operand::Move::kReorder;
+    operand.user = memory::desc(dims, ToOneDnn(tensor.dtype), strides);
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::reorder::primitive_desc pd(Engine(), result ? native : operand.user, Engine(),
+                                           result ? operand.user : native, attr);
+    operand.reorder = dnnl::reorder(pd);
+    operand.reorder_scratchpad = pd.scratchpad_desc();
+    operand.reorder_scratch = Reserve(operand.reorder_scratchpad.get_size());
   }
-  if (same) return;
-  operand.move = Operand::Move::kCopy;
-  operand.copy = StridedCopy(std::move(axes), ElementSize(tensor.dtype));
-  if (result) operand.copy = operand.copy.Reversed();
-  operand.scratch = Reserve(operand.native.get_size());
-}
-
-void ConvPlan::StageWeights(const ConvSpec& spec, const memory::desc& native) {
-  const std::vector<CopyAxis> axes = WeightAxes(spec);
-  const bool result = direction_ == Direction::kBackwardFilter;
-  memory::dims dims, strides;
-  for (const CopyAxis& axis : axes) {
-    dims.push_back(axis.extent);
-    strides.push_back(axis.src);
-  }
-  w_.native = native;
-  w_.user = memory::desc(dims, ToOneDnn(spec.w.dtype), strides);
-  if (w_.user == native) return;
-  w_.scratch = Reserve(native.get_size());
-  if (BlockedCopy(axes, native, ElementSize(spec.w.dtype), w_.copy)) {
-    w_.move = Operand::Move::kCopy;
-    if (result) w_.copy = w_.copy.Reversed();
-    return;
-  }
-  w_.move = Operand::Move::kReorder;
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::reorder::primitive_desc pd(Engine(), result ? native : w_.user, Engine(), result ? w_.user : native,
-                                         attr);
-  w_.reorder = dnnl::reorder(pd);
-  w_.reorder_scratchpad = pd.scratchpad_desc();
-  reorder_scratchpad_ = Reserve(w_.reorder_scratchpad.get_size());
+  operand.scratch = Reserve(native.get_size());
 }
 
 void ConvPlan::Move(const Operand& operand, char* user, char* scratch, bool result) const {
@@ -170,7 +162,7 @@ void ConvPlan::Move(const Operand& operand, char* user, char* scratch, bool resu
     operand.reorder.execute(Stream(), {{DNNL_ARG_FROM, result ? ours : theirs},
                                        {DNNL_ARG_TO, result ? theirs : ours},
                                        {DNNL_ARG_SCRATCHPAD,
-                                        memory(operand.reorder_scratchpad, Engine(), scratch + reorder_scratchpad_)}});
+                                        memory(operand.reorder_scratchpad, Engine(), scratch + operand.reorder_scratch)}});
   }
 }
 

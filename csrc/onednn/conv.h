@@ -7,6 +7,7 @@
 
 #include "conv_spec.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "onednn/reduce.h"
 #include "plan_cache.h"
 #include "strided_copy.h"
 
@@ -35,12 +36,12 @@ class ConvPlan {
     StridedCopy copy;           // caller to kernel (operand) or kernel to caller (result)
     dnnl::reorder reorder;
     dnnl::memory::desc reorder_scratchpad;
-    size_t scratch = 0;  // where the kernel's copy lies in the scratch memory
+    size_t scratch = 0, reorder_scratch = 0;  // where the kernel's copy and the reorder's own lie in the scratch memory
   };
 
-  void Choose(const ConvSpec& spec);
-  void StageActivation(const Tensor& tensor, int64_t rank, bool result, Operand& operand);
-  void StageWeights(const ConvSpec& spec, const dnnl::memory::desc& native);
+  void Prepare(const Problem& problem);
+  void Stage(const std::vector<std::vector<CopyAxis>>& axes, const Tensor& tensor, const dnnl::memory::desc& native,
+             bool result, Operand& operand);
   size_t Reserve(size_t bytes);
   void Move(const Operand& operand, char* user, char* scratch, bool result) const;
 
@@ -51,7 +52,7 @@ class ConvPlan {
   Direction direction_;
   Operand x_, w_, y_;
   dnnl::primitive primitive_;
-  size_t scratch_bytes_ = 0, scratchpad_ = 0, reorder_scratchpad_ = 0;
+  size_t scratch_bytes_ = 0, scratchpad_ = 0;
   dnnl::memory::desc scratchpad_desc_;
   std::string kernel_ = "none";
 };

@@ -1,9 +1,20 @@
-// Brings a convolution into the form that every oneDNN kernel takes, without changing what it computes.
+// Brings a convolution into a form that oneDNN computes well, without changing what it computes.
 #pragma once
 
+#include <vector>
+
 #include "conv_spec.h"
+#include "strided_copy.h"
 
 namespace jcc::onednn {
+
+// A reduced convolution. The kernel taps that became input features (see FoldTaps) are outer factors of the feature
+// axis of x and w: their extents, and their strides in either tensor.
+struct Problem : ConvSpec {
+  explicit Problem(const ConvSpec& spec) : ConvSpec(spec) {}
+
+  std::vector<CopyAxis> x_taps, w_taps;  // dst is not used
+};
 
 // Trims each axis:
 //  - outputs whose whole window lies in padding are left out (they are zero, and add nothing to a gradient);
@@ -11,37 +22,18 @@ namespace jcc::onednn {
 //  - a kernel of one tap reads every stride-th input: a unit-stride convolution over a strided view.
 // After it 0 <= pad_low < reach and -stride < pad_high < reach. Returns false where nothing is left to sum over: the
 // result is all zero. (oneDNN refuses negative pads; its AVX2 weight gradient of a strided 1x1 is wrong.)
-inline bool Reduce(ConvSpec& spec) {
-  for (int a = 0; a < spec.rank; ++a) {
-    int64_t &in = spec.x.extent[2 + a], &out = spec.y.extent[2 + a];
-    int64_t &low = spec.pad_low[a], &stride = spec.stride[a];
-    if (spec.w.extent[2 + a] == 1) spec.dilation[a] = 1;
-    if (in <= 0 || out <= 0) return false;
+bool Trim(Problem& problem);
 
-    const int64_t excess = low - (spec.reach(a) - 1);
-    const int64_t skipped = excess > 0 ? (excess + stride - 1) / stride : 0;
-    spec.y.offset += skipped * spec.y.stride[2 + a];
-    low -= skipped * stride;
-    out -= skipped;
-    if (in - 1 + low < 0) return false;
-    out = std::min(out, (in - 1 + low) / stride + 1);
-    if (out <= 0) return false;
+// Where the windows neither overlap nor leave gaps (kernel = stride, no padding: the down- and up-sampling of U-Nets),
+// each input element meets one tap only: taps are features, and the convolution is one matrix product.
+void FoldTaps(Problem& problem);
 
-    if (low < 0) {
-      spec.x.offset -= low * spec.x.stride[2 + a];
-      in += low;
-      low = 0;
-    }
-    const int64_t unread = -spec.pad_high(a);
-    if (unread >= stride) in -= unread;
+// One axis dilated by d is d interleaved axes that are not: l = d*h + r makes (L) the same memory as (L/d, d), and a
+// dilated kernel (K) a plain one (K, 1). Done where d divides the extents and the pad; oneDNN's fast weight gradients
+// take no dilation.
+void SplitDilation(Problem& problem);
 
-    if (spec.w.extent[2 + a] == 1 && stride > 1) {
-      in = out;
-      spec.x.stride[2 + a] *= stride;
-      stride = 1;
-    }
-  }
-  return spec.n() > 0 && spec.groups * spec.in_features() > 0 && spec.out_features() > 0;
-}
+// One spatial axis more, of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
+void InsertUnitAxis(Problem& problem);
 
 }  // namespace jcc::onednn

@@ -13,97 +13,171 @@ struct Geometry {
   memory::desc x, w, y;
 };
 
-Geometry MakeGeometry(const ConvSpec& spec, const memory::desc& x, const memory::desc& y) {
-  Geometry geometry;
-  memory::dims w;
-  if (spec.groups > 1) w.push_back(spec.groups);
-  w.push_back(spec.out_features());
-  w.push_back(spec.in_features());
-  for (int a = 0; a < spec.rank; ++a) {
-    w.push_back(spec.w.extent[2 + a]);
-    geometry.strides.push_back(spec.stride[a]);
-    geometry.dilates.push_back(spec.dilation[a] - 1);  // oneDNN counts from 0
-    geometry.pad_low.push_back(spec.pad_low[a]);
-    geometry.pad_high.push_back(std::max<int64_t>(spec.pad_high(a), 0));
-  }
-  geometry.x = x;
-  geometry.y = y;
-  geometry.w = memory::desc(w, ToOneDnn(spec.w.dtype), memory::format_tag::any);
-  return geometry;
+memory::dims Dims(const Tensor& tensor, int64_t rank) {
+  return memory::dims(tensor.extent.begin(), tensor.extent.begin() + 2 + rank);
 }
 
-template <typename Primitive, typename PrimitiveDesc, typename Weights>
-Selection FirstThatWorks(PrimitiveDesc pd, const Weights& weights) {
+memory::desc ChannelsLast(const Tensor& tensor, int64_t rank) {
+  using Tag = memory::format_tag;
+  return memory::desc(Dims(tensor, rank), ToOneDnn(tensor.dtype), rank == 2 ? Tag::nhwc : Tag::ndhwc);
+}
+
+memory::desc AnyLayout(const memory::dims& dims, DType dtype) {
+  return memory::desc(dims, ToOneDnn(dtype), memory::format_tag::any);
+}
+
+Geometry MakeGeometry(const Problem& problem, bool blocked) {
+  Geometry g;
+  memory::dims w;
+  if (problem.groups > 1) w.push_back(problem.groups);
+  w.push_back(problem.out_features());
+  w.push_back(problem.in_features());
+  for (int a = 0; a < problem.rank; ++a) {
+    w.push_back(problem.w.extent[2 + a]);
+    g.strides.push_back(problem.stride[a]);
+    g.dilates.push_back(problem.dilation[a] - 1);  // oneDNN counts from 0
+    g.pad_low.push_back(problem.pad_low[a]);
+    g.pad_high.push_back(std::max<int64_t>(problem.pad_high(a), 0));
+  }
+  g.w = AnyLayout(w, problem.w.dtype);
+  g.x = blocked ? AnyLayout(Dims(problem.x, problem.rank), problem.x.dtype) : ChannelsLast(problem.x, problem.rank);
+  g.y = blocked ? AnyLayout(Dims(problem.y, problem.rank), problem.y.dtype) : ChannelsLast(problem.y, problem.rank);
+  return g;
+}
+
+// How a problem is put to oneDNN: with its activations in blocks of channels or channels last, and which
+// implementations to try first (by a piece of their name; nullptr: oneDNN's own order).
+struct Formulation {
+  bool blocked = false;
+  const char* first = nullptr;
+};
+
+// The rules come from timing the layers of benchmarks/layers.py in every formulation on an AVX2 machine (docs/design.md
+// has the figures). With AVX-512 oneDNN's own order, channels last, was the best in nearly all.
+Formulation Formulate(const Problem& problem) {
+  constexpr const char* kGemm = "gemm";     // on plain weights: no reorder
+  constexpr const char* kDirect = "jit:avx2";
+  if (!problem.x_taps.empty()) return {false, kGemm};  // folded taps are no axis that a blocked layout could split
+  if (dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core) return {};
+
+  const bool filter = problem.direction == Direction::kBackwardFilter;
+  const bool blocks = problem.in_features() % 8 == 0 && problem.out_features() % 8 == 0;
+  if (problem.groups > 1) return problem.in_features() > 1 && blocks ? Formulation{true, kDirect} : Formulation{};
+
+  double weights = static_cast<double>(problem.in_features()) * problem.out_features(), taps = 1, x = problem.n(),
+         y = problem.n();
+  x *= problem.in_features();
+  y *= problem.out_features();
+  for (int a = 0; a < problem.rank; ++a) {
+    taps *= problem.w.extent[2 + a];
+    x *= problem.x.extent[2 + a];
+    y *= problem.y.extent[2 + a];
+  }
+  weights *= taps;
+  if (weights > 8 * (x + y)) return {false, kGemm};
+  if (filter && taps == 1) return {false, kGemm};
+  const bool strided = std::any_of(problem.stride.begin(), problem.stride.begin() + problem.rank, [](int64_t s) { return s > 1; });
+  if (problem.direction == Direction::kBackwardData && strided) return {false, kGemm};
+  if (filter && problem.rank == 2 && problem.out_features() % 8 == 0) return {true, kDirect};
+  return {};
+}
+
+// What the three kinds of primitive descriptor call the layouts of x, w and y.
+struct ForwardLayouts {
+  template <typename Pd>
+  Selection operator()(const Pd& pd) const {
+    return {{}, pd.src_desc(), pd.weights_desc(), pd.dst_desc(), pd.scratchpad_desc(), pd.impl_info_str()};
+  }
+};
+struct BackwardDataLayouts {
+  template <typename Pd>
+  Selection operator()(const Pd& pd) const {
+    return {{}, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc(), pd.scratchpad_desc(), pd.impl_info_str()};
+  }
+};
+struct BackwardFilterLayouts {
+  template <typename Pd>
+  Selection operator()(const Pd& pd) const {
+    return {{}, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc(), pd.scratchpad_desc(), pd.impl_info_str()};
+  }
+};
+
+// Makes the primitive of the first implementation that works, those named `first` before the others.
+template <typename Primitive, typename Layouts, typename Pd>
+Selection FirstThatWorks(const Pd& original, const char* first) {
   std::string refused;
-  do {
-    const std::string name = pd.impl_info_str();
-    if (name.rfind("ref", 0) == 0) {
-      refused += ' ' + name;
-      continue;
-    }
-    try {
-      return {Primitive(pd), weights(pd), pd.scratchpad_desc(), name};
-    } catch (const dnnl::error& error) {  // code generation can fail for odd shapes; another implementation may not
-      refused += ' ' + name + " (" + error.what() + ")";
-    }
-  } while (pd.next_impl());
+  for (const bool preferred : {true, false}) {
+    if (preferred && first == nullptr) continue;
+    Pd pd = original;
+    do {
+      Selection selection = Layouts()(pd);
+      const bool named = first != nullptr && selection.name.find(first) != std::string::npos;
+      if (named != preferred) continue;
+      if (selection.name.rfind("ref", 0) == 0) {
+        refused += ' ' + selection.name;
+        continue;
+      }
+      try {
+        selection.primitive = Primitive(pd);
+        return selection;
+      } catch (const dnnl::error& error) {  // code generation may fail for odd shapes: the next may not
+        refused += ' ' + selection.name + " (" + error.what() + ")";
+      }
+    } while (pd.next_impl());
+  }
   throw Unsupported("oneDNN has no kernel but" + refused);
+}
+
+Selection SelectAs(const Formulation& formulation, const dnnl::engine& engine, const Problem& problem) {
+  using dnnl::algorithm;
+  const Geometry g = MakeGeometry(problem, formulation.blocked);
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (problem.allow_bf16) attr.set_fpmath_mode(dnnl::fpmath_mode::bf16);
+  using Forward = dnnl::convolution_forward;
+  using BackwardData = dnnl::convolution_backward_data;
+  using BackwardFilter = dnnl::convolution_backward_weights;
+  const auto prop = problem.direction == Direction::kForward ? dnnl::prop_kind::forward_inference
+                                                             : dnnl::prop_kind::forward_training;
+  const Forward::primitive_desc forward(engine, prop, algorithm::convolution_direct, g.x, g.w, g.y, g.strides,
+                                        g.dilates, g.pad_low, g.pad_high, attr);
+  switch (problem.direction) {
+    case Direction::kForward:
+      return FirstThatWorks<Forward, ForwardLayouts>(forward, formulation.first);
+    case Direction::kBackwardData:
+      return FirstThatWorks<BackwardData, BackwardDataLayouts>(
+          BackwardData::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y, g.strides, g.dilates,
+                                       g.pad_low, g.pad_high, forward, attr),
+          formulation.first);
+    default:
+      return FirstThatWorks<BackwardFilter, BackwardFilterLayouts>(
+          BackwardFilter::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y, g.strides, g.dilates,
+                                         g.pad_low, g.pad_high, forward, attr),
+          formulation.first);
+  }
 }
 
 }  // namespace
 
-void InsertUnitAxis(ConvSpec& spec) {
-  for (Tensor* tensor : {&spec.x, &spec.w, &spec.y}) {
-    tensor->extent[3] = tensor->extent[2];
-    tensor->stride[3] = tensor->stride[2];
-    tensor->extent[2] = 1;
-    tensor->stride[2] = 0;
-  }
-  spec.stride[1] = spec.stride[0];
-  spec.dilation[1] = spec.dilation[0];
-  spec.pad_low[1] = spec.pad_low[0];
-  spec.stride[0] = spec.dilation[0] = 1;
-  spec.pad_low[0] = 0;
-  spec.rank = 2;
-}
-
-bool IsSmall(const ConvSpec& spec) {
-  double products = static_cast<double>(spec.n()) * spec.w.extent[0] * spec.w.extent[1];
-  for (int a = 0; a < spec.rank; ++a) products *= static_cast<double>(spec.w.extent[2 + a]) * spec.y.extent[2 + a];
+bool IsSmall(const Problem& problem) {
+  double products = static_cast<double>(problem.n()) * problem.w.extent[0] * problem.w.extent[1];
+  for (int a = 0; a < problem.rank; ++a)
+    products *= static_cast<double>(problem.w.extent[2 + a]) * problem.y.extent[2 + a];
   return products < 1e5;
 }
 
-Selection Select(const dnnl::engine& engine, const ConvSpec& spec, const memory::desc& x, const memory::desc& y) {
-  using dnnl::algorithm;
-  const Geometry g = MakeGeometry(spec, x, y);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (spec.allow_bf16) attr.set_fpmath_mode(dnnl::fpmath_mode::bf16);
-  try {
-    const auto prop = spec.direction == Direction::kForward ? dnnl::prop_kind::forward_inference
-                                                            : dnnl::prop_kind::forward_training;
-    dnnl::convolution_forward::primitive_desc forward(engine, prop, algorithm::convolution_direct, g.x, g.w, g.y,
-                                                      g.strides, g.dilates, g.pad_low, g.pad_high, attr);
-    switch (spec.direction) {
-      case Direction::kForward:
-        return FirstThatWorks<dnnl::convolution_forward>(forward, [](auto& pd) { return pd.weights_desc(); });
-      case Direction::kBackwardData:
-        return FirstThatWorks<dnnl::convolution_backward_data>(
-            dnnl::convolution_backward_data::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y,
-                                                            g.strides, g.dilates, g.pad_low, g.pad_high, forward,
-                                                            attr),
-            [](auto& pd) { return pd.weights_desc(); });
-      case Direction::kBackwardFilter:
-        return FirstThatWorks<dnnl::convolution_backward_weights>(
-            dnnl::convolution_backward_weights::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y,
-                                                               g.strides, g.dilates, g.pad_low, g.pad_high, forward,
-                                                               attr),
-            [](auto& pd) { return pd.diff_weights_desc(); });
+Selection Select(const dnnl::engine& engine, const Problem& problem) {
+  std::string refused;
+  for (const Formulation& formulation : {Formulate(problem), Formulation{}}) {
+    try {
+      return SelectAs(formulation, engine, problem);
+    } catch (const Unsupported& error) {
+      refused = error.what();
+    } catch (const dnnl::error& error) {
+      refused = std::string("oneDNN refuses the problem: ") + error.what();
     }
-  } catch (const dnnl::error& error) {
-    throw Unsupported(std::string("oneDNN refuses the problem: ") + error.what());
   }
-  throw Unsupported("no such direction");
+  throw Unsupported(refused);
 }
 
 }  // namespace jcc::onednn

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "conv_spec.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "onednn/reduce.h"
 
 namespace jcc::onednn {
 
@@ -16,7 +16,7 @@ struct Unsupported : std::runtime_error {
 
 struct Selection {
   dnnl::primitive primitive;
-  dnnl::memory::desc weights, scratchpad;
+  dnnl::memory::desc x, w, y, scratchpad;  // the layouts the kernel takes
   std::string name;
 };
 
@@ -25,14 +25,10 @@ inline dnnl::memory::data_type ToOneDnn(DType dtype) {
   return dtype == DType::kF32 ? Type::f32 : dtype == DType::kBF16 ? Type::bf16 : Type::f16;
 }
 
-// One spatial axis more, of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
-void InsertUnitAxis(ConvSpec& spec);
-
 // Is the problem so small that waking a second thread costs more than it saves?
-bool IsSmall(const ConvSpec& spec);
+bool IsSmall(const Problem& problem);
 
 // Throws Unsupported where only the reference kernel (a naive loop) would take the problem.
-Selection Select(const dnnl::engine& engine, const ConvSpec& spec, const dnnl::memory::desc& x,
-                 const dnnl::memory::desc& y);
+Selection Select(const dnnl::engine& engine, const Problem& problem);
 
 }  // namespace jcc::onednn
