@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #if JCC_TBB
 #include <tbb/blocked_range.h>
@@ -35,13 +36,26 @@ void ParallelFor(int64_t count, int64_t grain, const Body& body) {
   if (count > 0) body(int64_t{0}, count);
 }
 
-// Runs body() with no thread but the caller's: for problems too small to share.
+// Runs body() with at most as many threads as JAX_CUDNN_CONV_NUM_THREADS says (by default, those that the affinity mask
+// allowed when TBB started), or with the caller's alone: for problems too small to share.
 template <typename Body>
-void Serially(const Body& body) {
+void WithThreads(bool serial, const Body& body) {
 #if JCC_TBB
-  thread_local tbb::task_arena arena(1);  // one for each thread: an arena of one slot admits one thread at a time
-  arena.execute(body);
+  static const int limit = [] {
+    const char* const text = std::getenv("JAX_CUDNN_CONV_NUM_THREADS");
+    return text == nullptr ? 0 : std::atoi(text);
+  }();
+  // An arena for each calling thread: one of n slots would admit n callers at a time.
+  thread_local tbb::task_arena alone(1), limited(limit > 0 ? limit : tbb::task_arena::automatic);
+  if (serial) {
+    alone.execute(body);
+  } else if (limit > 0) {
+    limited.execute(body);
+  } else {
+    body();
+  }
 #else
+  (void)serial;
   body();
 #endif
 }

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_cudnn_conv import _arguments as args
+from jax_cudnn_conv import _process
 from jax_cudnn_conv._arguments import DimensionNumbers, PaddingLike
 from jax_cudnn_conv._primitives import DGRAD, FWD, WGRAD, bind
 from jax_cudnn_conv._spec import ConvSpec, Ints, Pads, output_extent, string_padding, transposed_extents
@@ -340,6 +341,7 @@ def _check_shape(name: str, shape: Sequence[int], wanted: Sequence[int], why: st
 
 
 def _params(x: jax.Array, other: jax.Array, name: str, precision: Any, preferred: Any) -> dict[str, Any]:
+    _process.check_not_forked()
     return {
         "out_dtype": args.result_dtype(x, other, name, preferred),
         "precision": args.precision(precision),

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cudnn_conv import _native, _xla
+from jax_cudnn_conv import _native, _process, _xla
 from jax_cudnn_conv._primitives import DIRECTIONS, Direction, result_shape
 from jax_cudnn_conv._spec import ConvSpec
 
@@ -126,6 +126,9 @@ def _onednn_with_targets() -> Any:
             f"jaxlib {jax.lib.__version__} has {major}.{minor}"
         )
         return None
+    plans = os.environ.get("JAX_CUDNN_CONV_PLANS")
+    if plans is not None:
+        module.set_plan_cache_capacity(int(plans))
     for name, capsule in module.targets().items():
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return module
@@ -149,6 +152,7 @@ TARGETS = {
 
 
 def _lower(direction, platform, ctx, lhs, rhs, *, backend, **params):
+    _process.mark_used()
     kernel = choose(direction, *ctx.avals_in, backend=backend, platform=platform, **params)
     logger.info("%s %s: %s", direction.primitive.name, ctx.avals_in, kernel)
     if kernel.backend == "xla":

@@ -27,10 +27,10 @@ def conv(
     def forward(x, w):
         return _forward(x, w, spec, precision, preferred)
 
-    result = jax.ShapeDtypeStruct(shape, compute)
     if direction is FWD:
-        out = forward(lhs, rhs)
-    elif direction.result == "x":
+        return forward(lhs, rhs).astype(out_dtype)
+    result = jax.ShapeDtypeStruct(shape, compute)
+    if direction.result == "x":
         (out,) = jax.linear_transpose(lambda x: forward(x, rhs), result)(lhs)
     else:
         (out,) = jax.linear_transpose(lambda w: forward(lhs, w), result)(rhs)
@@ -38,22 +38,21 @@ def conv(
 
 
 def _forward(x: Any, w: Any, spec: ConvSpec, precision: Any, dtype: Any) -> jax.Array:
-    """lax's convolution, only ever with pads between zero and the kernel's reach and with no remainder.
+    """lax's convolution, only ever with pads between zero and the kernel's reach.
 
-    Then its transposes have no negative pads either: XLA's CPU convolution reads the neighbouring row
+    Then its transposes have no negative low pads either: XLA's CPU convolution reads the neighbouring row
     when a negative low pad meets a positive high one in f32 (seen in jaxlib 0.10.2).
     """
-    pads = spec.exact_padding()
-    reach = [effective_kernel(k, d) - 1 for k, d in zip(spec.w_spatial, spec.dilation, strict=True)]
-    inside = [
-        (min(max(low, 0), r), min(max(high, 0), r)) for (low, high), r in zip(pads, reach, strict=True)
-    ]
-    if inside != list(pads):
-        outside = [(0, 0, 0)] * x.ndim
-        for axis, (low, high), (inner_low, inner_high) in zip(
-            spec.x_dims[2:], pads, inside, strict=True
-        ):
-            outside[axis] = (low - inner_low, high - inner_high, 0)
+    inside, outside = [], [(0, 0, 0)] * x.ndim
+    for axis, (low, high), k, d, s in zip(
+        spec.x_dims[2:], spec.exact_padding(), spec.w_spatial, spec.dilation, spec.strides, strict=True
+    ):
+        reach = effective_kernel(k, d) - 1
+        inner_low, inner_high = min(max(low, 0), reach), min(max(high, 0), reach)
+        inside.append((inner_low, inner_high))
+        unread = -s < high < 0  # less than a stride: no window fits there anyway
+        outside[axis] = (low - inner_low, 0 if unread else high - inner_high, 0)
+    if any(low or high for low, high, _ in outside):
         x = lax.pad(x, jnp.zeros((), x.dtype), outside)
     return lax.conv_general_dilated(
         x,

@@ -97,11 +97,7 @@ ConvPlan::ConvPlan(const ConvSpec& original) : direction_(original.direction) {
   if (direction_ == Direction::kBackwardFilter) SplitDilation(problem);
   if (problem.rank == 1) InsertUnitAxis(problem);
   serial_ = IsSmall(problem);
-  if (serial_) {
-    Serially([&] { Prepare(problem); });
-  } else {
-    Prepare(problem);
-  }
+  WithThreads(serial_, [&] { Prepare(problem); });
 }
 
 size_t ConvPlan::Reserve(size_t bytes) {
@@ -170,7 +166,7 @@ void ConvPlan::Run(void* x, void* w, void* y) const {
   const bool forward = direction_ == Direction::kForward, data = direction_ == Direction::kBackwardData;
   if (empty_ || zero_first_) std::memset(forward ? y : data ? x : w, 0, result_bytes_);
   if (empty_) return;
-  const auto run = [&] {
+  WithThreads(serial_, [&] {
     const Scratch memory_block(scratch_bytes_);
     char* const scratch = memory_block.data();
     struct Place {
@@ -196,12 +192,7 @@ void ConvPlan::Run(void* x, void* w, void* y) const {
     primitive_.execute(Stream(), arguments);
     Move(places[result].operand, places[result].user, scratch, true);
     Stream().wait();
-  };
-  if (serial_) {
-    Serially(run);
-  } else {
-    run();
-  }
+  });
 }
 
 PlanCache<ConvSpec, ConvPlan>& Plans() {

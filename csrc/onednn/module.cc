@@ -167,7 +167,7 @@ nb::dict Info() {
   info["version"] = Version(loaded->major, loaded->minor, loaded->patch);
   info["compiled against"] = Version(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH);
   info["isa"] = IsaName(dnnl::get_effective_cpu_isa());
-  info["threads"] = NumThreads();
+  WithThreads(false, [&] { info["threads"] = NumThreads(); });
   info["plans kept"] = Plans().GetInfo().capacity;
   return info;
 }
