@@ -4,10 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+
+# Without it, JAX does not tell a lowering rule which devices a program is split over, and XLA gathers
+# sharded operands before every custom call.
+from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 
 Primitive = core.Primitive
+
+
+def ask_for_devices(primitive: Primitive) -> None:
+    """Let the lowering rule of ``primitive`` see the devices of a program."""
+    prim_requires_devices_during_lowering.add(primitive)
 
 
 def _varying_axes(x: Any) -> frozenset:
@@ -32,8 +41,22 @@ def _pcast(x: Any, axes: tuple) -> Any:
     return jax.lax.pvary(x, axes)  # before jax 0.8
 
 
-def result_aval(lhs: Any, rhs: Any, shape: Sequence[int], dtype: Any) -> Any:
-    """An abstract value that varies along the operands' manual axes and is not sharded otherwise."""
+def result_aval(lhs: Any, rhs: Any, shape: Sequence[int], dtype: Any, split: Sequence[Any]) -> Any:
+    """An abstract value that varies along the operands' manual axes, ``split`` over an explicit mesh."""
     like = rhs if lhs.sharding.mesh.empty else lhs
-    replicated = NamedSharding(like.sharding.mesh, PartitionSpec(*(None,) * len(shape)))
-    return like.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=replicated)
+    sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*split))
+    return like.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def with_sharding_of(x: Any, aval: Any) -> Any:
+    """``x`` sharded as ``aval``, where an explicit mesh makes the sharding a part of the type."""
+    if aval.sharding == jax.typeof(x).sharding or aval.sharding.mesh.empty:
+        return x
+    reshard = getattr(jax, "reshard", None) or jax.sharding.reshard  # the latter before jax 0.8
+    return reshard(x, aval.sharding)
+
+
+def psum(x: Any, axes: Any) -> Any:
+    """`lax.psum` inside `custom_partitioning`, where an explicit mesh of the caller means nothing."""
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return jax.lax.psum(x, axes)

@@ -13,7 +13,8 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cudnn_conv import _native, _process, _xla
+from jax_cudnn_conv import _compat, _native, _process, _xla
+from jax_cudnn_conv._partitioning import partitioned, splits_over_devices
 from jax_cudnn_conv._primitives import DIRECTIONS, Direction, result_shape
 from jax_cudnn_conv._spec import ConvSpec
 
@@ -162,12 +163,16 @@ def _lower(direction, platform, ctx, lhs, rhs, *, backend, **params):
                 f"kernel: {kernel.reason}. options(backend='auto') runs it on XLA."
             )
         rule = functools.partial(_xla.conv, direction=direction)
+    elif splits_over_devices(ctx):
+        rule = partitioned(direction, backend=backend, **params)  # each shard is lowered by itself
+        params = {}
     else:
         rule = functools.partial(_onednn, direction=direction, kernel=kernel)
     return mlir.lower_fun(rule, multiple_results=False)(ctx, lhs, rhs, **params)
 
 
 for _direction in DIRECTIONS:
+    _compat.ask_for_devices(_direction.primitive)
     for _platform in ("cpu", None):
         mlir.register_lowering(
             _direction.primitive,

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, xla
 
 from jax_cudnn_conv import _compat
-from jax_cudnn_conv._spec import ConvSpec, Role
+from jax_cudnn_conv._spec import ConvSpec, Role, split_axes
 
 
 class Direction(NamedTuple):
@@ -88,7 +88,9 @@ def result_shape(
 
 def _abstract_eval(direction, lhs, rhs, *, spec, out_dtype, **_):
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
-    return _compat.result_aval(lhs, rhs, shape, out_dtype)
+    axes = split_axes(map(spec.factors, direction.operands), [lhs.sharding.spec, rhs.sharding.spec])
+    split = [axes.get(factor) for factor in spec.factors(direction.result)]
+    return _compat.result_aval(lhs, rhs, shape, out_dtype, split)
 
 
 def _transpose(direction, wanted, ct, lhs, rhs, *, spec, out_dtype, **params):
@@ -98,8 +100,9 @@ def _transpose(direction, wanted, ct, lhs, rhs, *, spec, out_dtype, **params):
     values = {direction.result: ct, direction.operands[1 - wanted]: other}
     target = _COMPUTES[direction.operands[wanted]]
     first, second = target.operands
-    dtype = undefined.aval.dtype
-    return bind(target, values[first], values[second], spec=spec, out_dtype=dtype, **params)
+    aval = undefined.aval
+    out = bind(target, values[first], values[second], spec=spec, out_dtype=aval.dtype, **params)
+    return _compat.with_sharding_of(out, aval)
 
 
 def _batch(direction, args, mapped, *, spec, out_dtype, **params):

@@ -10,7 +10,7 @@ two of the tensors determine them.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Role: TypeAlias = Literal["x", "w", "y"]
 Ints: TypeAlias = tuple[int, ...]
@@ -141,6 +141,20 @@ class ConvSpec:
             "y": {"n": first, "o": second // self.groups},
         }[role]
 
+    def factors(self, role: Role) -> list[str]:
+        """A name for each axis of a tensor; axes of two tensors with the same name are the same index.
+
+        The batch is ``n``; the features are ``o`` and ``i`` where no groups divide them.
+        """
+        shared = {"x": ("n", "i"), "w": ("o", "i"), "y": ("n", "o")}[role]
+        if self.groups > 1:
+            shared = tuple(f if f == "n" else f"{role}_{f}" for f in shared)
+        names = [""] * (2 + self.rank)
+        spatial = [f"{role}{k}" for k in range(self.rank)]
+        for position, name in zip(self.dims(role), (*shared, *spatial), strict=True):
+            names[position] = name
+        return names
+
     def exact_padding(self) -> Pads:
         """The pads that leave no remainder: the high one may crop what no kernel tap ever reads."""
         return tuple(
@@ -155,3 +169,20 @@ class ConvSpec:
                 strict=True,
             )
         )
+
+
+#: The factors that may be split over devices.
+SPLITTABLE = ("n", "o", "i")
+
+
+def split_axes(factors: Sequence[Sequence[str]], specs: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """The mesh axes over which each splittable factor is split, from the partition specs of tensors.
+
+    Where tensors disagree the first wins, and a mesh axis splits one factor only.
+    """
+    axes: dict[str, Any] = {}
+    for names, spec in zip(factors, specs, strict=True):
+        for name, axis in zip(names, spec, strict=False):
+            if name in SPLITTABLE and axis is not None and axis not in axes.values():
+                axes.setdefault(name, axis)
+    return axes
