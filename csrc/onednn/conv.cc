@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "onednn/reduce.h"
 #include "onednn/select.h"
 #include "parallel.h"
 #include "scratch.h"
@@ -91,13 +90,19 @@ ConvPlan::ConvPlan(const ConvSpec& original) : direction_(original.direction) {
   }
   empty_ = !Trim(problem);
   if (empty_) return;
-  FoldTaps(problem);
-  // Trimming leaves parts of x and y out; where they are the result, those are zero.
-  zero_first_ = NumElements(problem.result(), problem.rank) != NumElements(original.result(), original.rank);
-  if (direction_ == Direction::kBackwardFilter) SplitDilation(problem);
-  if (problem.rank == 1) InsertUnitAxis(problem);
   serial_ = IsSmall(problem);
-  WithThreads(serial_, [&] { Prepare(problem); });
+  std::string refused;
+  for (const Formulation& formulation : Formulate(problem)) {
+    try {
+      WithThreads(serial_, [&] { Prepare(formulation); });
+      return;
+    } catch (const Unsupported& error) {
+      refused = error.what();
+    } catch (const dnnl::error& error) {
+      refused = std::string("oneDNN refuses the problem: ") + error.what();
+    }
+  }
+  throw Unsupported(refused);
 }
 
 size_t ConvPlan::Reserve(size_t bytes) {
@@ -106,8 +111,13 @@ size_t ConvPlan::Reserve(size_t bytes) {
   return offset;
 }
 
-void ConvPlan::Prepare(const Problem& problem) {
-  Selection selected = Select(Engine(), problem);
+void ConvPlan::Prepare(const Formulation& formulation) {
+  const Problem& problem = formulation.problem;
+  const Selection selected = Select(Engine(), formulation);
+  // A reduced problem leaves parts of x and y out; where they are the result, those are zero.
+  zero_first_ = NumElements(problem.result(), problem.rank) * ElementSize(problem.result().dtype) != result_bytes_;
+  x_ = w_ = y_ = {};
+  scratch_bytes_ = 0;
   primitive_ = selected.primitive;
   kernel_ = selected.name;
   scratchpad_desc_ = selected.scratchpad;
@@ -132,7 +142,7 @@ void ConvPlan::Stage(const std::vector<std::vector<CopyAxis>>& axes, const Tenso
   } else {
     memory::dims dims, strides;
     for (const Axis& axis : axes) {
-      if (axis.size() > 1) throw Unsupported("oneDNN blocks an axis of folded taps");  // Formulate avoids it
+      if (axis.size() > 1) throw Unsupported("oneDNN's layout blocks an axis of folded taps");
       dims.push_back(axis.back().extent);
       strides.push_back(axis.back().src);
     }

@@ -7,7 +7,7 @@
 
 #include "conv_spec.h"
 #include "oneapi/dnnl/dnnl.hpp"
-#include "onednn/reduce.h"
+#include "onednn/formulate.h"
 #include "plan_cache.h"
 #include "strided_copy.h"
 
@@ -39,7 +39,7 @@ class ConvPlan {
     size_t scratch = 0, reorder_scratch = 0;  // where the kernel's copy and the reorder's own lie in the scratch memory
   };
 
-  void Prepare(const Problem& problem);
+  void Prepare(const Formulation& formulation);
   void Stage(const std::vector<std::vector<CopyAxis>>& axes, const Tensor& tensor, const dnnl::memory::desc& native,
              bool result, Operand& operand);
   size_t Reserve(size_t bytes);
@@ -47,7 +47,7 @@ class ConvPlan {
 
   bool empty_ = false;        // the result is zero
   bool zero_first_ = false;   // the kernel writes only a part of the result; the rest is zero
-  size_t result_bytes_ = 0;
+  int64_t result_bytes_ = 0;
   bool serial_ = false;
   Direction direction_;
   Operand x_, w_, y_;

@@ -37,16 +37,16 @@ bool Trim(Problem& problem) {
   return problem.n() > 0 && problem.groups * problem.in_features() > 0 && problem.out_features() > 0;
 }
 
-void FoldTaps(Problem& problem) {
-  if (problem.groups > 1) return;
+bool FoldTaps(Problem& problem) {
+  if (problem.groups > 1) return false;
   bool any = false;
   for (int a = 0; a < problem.rank; ++a) {
     const int64_t taps = problem.w.extent[2 + a];
-    if (taps != problem.stride[a]) return;  // Trim made every one-tap kernel unit-stride
-    if (taps > 1 && (problem.dilation[a] != 1 || problem.pad_low[a] != 0 || problem.pad_high(a) > 0)) return;
+    if (taps != problem.stride[a]) return false;  // Trim made every one-tap kernel unit-stride
+    if (taps > 1 && (problem.dilation[a] != 1 || problem.pad_low[a] != 0 || problem.pad_high(a) > 0)) return false;
     any |= taps > 1;
   }
-  if (!any) return;
+  if (!any) return false;
   for (int a = 0; a < problem.rank; ++a) {
     int64_t& taps = problem.w.extent[2 + a];
     if (taps == 1) continue;
@@ -58,6 +58,7 @@ void FoldTaps(Problem& problem) {
     problem.w.extent[1] *= taps;
     taps = problem.stride[a] = 1;
   }
+  return true;
 }
 
 void SplitDilation(Problem& problem) {
@@ -77,6 +78,7 @@ void SplitDilation(Problem& problem) {
 }
 
 void InsertUnitAxis(Problem& problem) {
+  if (problem.rank > 1) return;
   for (Tensor* tensor : {&problem.x, &problem.w, &problem.y}) {
     tensor->extent[3] = tensor->extent[2];
     tensor->stride[3] = tensor->stride[2];

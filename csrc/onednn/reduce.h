@@ -26,14 +26,15 @@ bool Trim(Problem& problem);
 
 // Where the windows neither overlap nor leave gaps (kernel = stride, no padding: the down- and up-sampling of U-Nets),
 // each input element meets one tap only: taps are features, and the convolution is one matrix product.
-void FoldTaps(Problem& problem);
+// Returns whether it did.
+bool FoldTaps(Problem& problem);
 
 // One axis dilated by d is d interleaved axes that are not: l = d*h + r makes (L) the same memory as (L/d, d), and a
 // dilated kernel (K) a plain one (K, 1). Done where d divides the extents and the pad; oneDNN's fast weight gradients
 // take no dilation.
 void SplitDilation(Problem& problem);
 
-// One spatial axis more, of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
+// Makes one spatial axis two, the first of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
 void InsertUnitAxis(Problem& problem);
 
 }  // namespace jcc::onednn

@@ -45,43 +45,6 @@ Geometry MakeGeometry(const Problem& problem, bool blocked) {
   return g;
 }
 
-// How a problem is put to oneDNN: with its activations in blocks of channels or channels last, and which
-// implementations to try first (by a piece of their name; nullptr: oneDNN's own order).
-struct Formulation {
-  bool blocked = false;
-  const char* first = nullptr;
-};
-
-// The rules come from timing the layers of benchmarks/layers.py in every formulation on an AVX2 machine (docs/design.md
-// has the figures). With AVX-512 oneDNN's own order, channels last, was the best in nearly all.
-Formulation Formulate(const Problem& problem) {
-  constexpr const char* kGemm = "gemm";     // on plain weights: no reorder
-  constexpr const char* kDirect = "jit:avx2";
-  if (!problem.x_taps.empty()) return {false, kGemm};  // folded taps are no axis that a blocked layout could split
-  if (dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core) return {};
-
-  const bool filter = problem.direction == Direction::kBackwardFilter;
-  const bool blocks = problem.in_features() % 8 == 0 && problem.out_features() % 8 == 0;
-  if (problem.groups > 1) return problem.in_features() > 1 && blocks ? Formulation{true, kDirect} : Formulation{};
-
-  double weights = static_cast<double>(problem.in_features()) * problem.out_features(), taps = 1, x = problem.n(),
-         y = problem.n();
-  x *= problem.in_features();
-  y *= problem.out_features();
-  for (int a = 0; a < problem.rank; ++a) {
-    taps *= problem.w.extent[2 + a];
-    x *= problem.x.extent[2 + a];
-    y *= problem.y.extent[2 + a];
-  }
-  weights *= taps;
-  if (weights > 8 * (x + y)) return {false, kGemm};
-  if (filter && taps == 1) return {false, kGemm};
-  const bool strided = std::any_of(problem.stride.begin(), problem.stride.begin() + problem.rank, [](int64_t s) { return s > 1; });
-  if (problem.direction == Direction::kBackwardData && strided) return {false, kGemm};
-  if (filter && problem.rank == 2 && problem.out_features() % 8 == 0) return {true, kDirect};
-  return {};
-}
-
 // What the three kinds of primitive descriptor call the layouts of x, w and y.
 struct ForwardLayouts {
   template <typename Pd>
@@ -128,8 +91,11 @@ Selection FirstThatWorks(const Pd& original, const char* first) {
   throw Unsupported("oneDNN has no kernel but" + refused);
 }
 
-Selection SelectAs(const Formulation& formulation, const dnnl::engine& engine, const Problem& problem) {
+}  // namespace
+
+Selection Select(const dnnl::engine& engine, const Formulation& formulation) {
   using dnnl::algorithm;
+  const Problem& problem = formulation.problem;
   const Geometry g = MakeGeometry(problem, formulation.blocked);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -155,29 +121,6 @@ Selection SelectAs(const Formulation& formulation, const dnnl::engine& engine, c
                                          g.pad_low, g.pad_high, forward, attr),
           formulation.first);
   }
-}
-
-}  // namespace
-
-bool IsSmall(const Problem& problem) {
-  double products = static_cast<double>(problem.n()) * problem.w.extent[0] * problem.w.extent[1];
-  for (int a = 0; a < problem.rank; ++a)
-    products *= static_cast<double>(problem.w.extent[2 + a]) * problem.y.extent[2 + a];
-  return products < 1e5;
-}
-
-Selection Select(const dnnl::engine& engine, const Problem& problem) {
-  std::string refused;
-  for (const Formulation& formulation : {Formulate(problem), Formulation{}}) {
-    try {
-      return SelectAs(formulation, engine, problem);
-    } catch (const Unsupported& error) {
-      refused = error.what();
-    } catch (const dnnl::error& error) {
-      refused = std::string("oneDNN refuses the problem: ") + error.what();
-    }
-  }
-  throw Unsupported(refused);
 }
 
 }  // namespace jcc::onednn

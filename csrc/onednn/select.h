@@ -1,11 +1,11 @@
-// Which of oneDNN's implementations computes a (reduced) convolution.
+// Which of oneDNN's implementations computes a formulation.
 #pragma once
 
 #include <stdexcept>
 #include <string>
 
 #include "oneapi/dnnl/dnnl.hpp"
-#include "onednn/reduce.h"
+#include "onednn/formulate.h"
 
 namespace jcc::onednn {
 
@@ -25,10 +25,8 @@ inline dnnl::memory::data_type ToOneDnn(DType dtype) {
   return dtype == DType::kF32 ? Type::f32 : dtype == DType::kBF16 ? Type::bf16 : Type::f16;
 }
 
-// Is the problem so small that waking a second thread costs more than it saves?
-bool IsSmall(const Problem& problem);
-
-// Throws Unsupported where only the reference kernel (a naive loop) would take the problem.
-Selection Select(const dnnl::engine& engine, const Problem& problem);
+// Prepares the first of oneDNN's implementations that works. Throws Unsupported where only the reference kernel (a
+// naive loop) takes the problem, dnnl::error where none does.
+Selection Select(const dnnl::engine& engine, const Formulation& formulation);
 
 }  // namespace jcc::onednn

@@ -1,0 +1,22 @@
+// The ways in which a convolution may be put to oneDNN, the fastest first.
+#pragma once
+
+#include <vector>
+
+#include "onednn/reduce.h"
+
+namespace jcc::onednn {
+
+struct Formulation {
+  Problem problem;
+  bool blocked = false;         // activations in blocks of channels as oneDNN likes them, or channels last?
+  const char* first = nullptr;  // implementations to try before the others, by a piece of their name
+};
+
+// Never empty; the last one is the problem as it is, channels last, in oneDNN's own order.
+std::vector<Formulation> Formulate(const Problem& trimmed);
+
+// Is the problem so small that waking a second thread costs more than it saves?
+bool IsSmall(const Problem& problem);
+
+}  // namespace jcc::onednn
