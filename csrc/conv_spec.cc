@@ -49,9 +49,9 @@ ConvSpec MakeConvSpec(Direction direction, const ConvArguments& arguments) {
   spec.groups = arguments.groups;
   spec.allow_bf16 = arguments.allow_bf16;
   Require(arguments.x.ndim == arguments.w.ndim && arguments.y.ndim == arguments.w.ndim, "ranks differ");
-  Require(arguments.num_strides == spec.rank && arguments.num_dilation == spec.rank &&
-              arguments.num_pad_low == spec.rank,
-          "strides, dilation and pad_low must have one entry per spatial axis");
+  Require(
+      arguments.num_strides == spec.rank && arguments.num_dilation == spec.rank && arguments.num_pad_low == spec.rank,
+      "strides, dilation and pad_low must have one entry per spatial axis");
   Require(spec.groups >= 1 && spec.w.extent[0] % spec.groups == 0, "groups must divide the output features");
   Require(spec.x.extent[0] == spec.y.extent[0], "x and y must have the same batch");
   Require(spec.x.extent[1] == spec.groups * spec.w.extent[1], "x and w must agree on the input features");
@@ -70,9 +70,7 @@ ConvSpec MakeConvSpec(Direction direction, const ConvArguments& arguments) {
   return spec;
 }
 
-const char* ToString(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "f16";
-}
+const char* ToString(DType dtype) { return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "f16"; }
 
 const char* LongName(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";

@@ -33,13 +33,11 @@ struct ConvSpec {
   int64_t allow_bf16 = 0;  // may f32 products be computed in bf16?
 
   int64_t n() const { return x.extent[0]; }
-  int64_t in_features() const { return w.extent[1]; }                // of one group
-  int64_t out_features() const { return w.extent[0] / groups; }      // of one group
+  int64_t in_features() const { return w.extent[1]; }            // of one group
+  int64_t out_features() const { return w.extent[0] / groups; }  // of one group
   int64_t reach(int a) const { return dilation[a] * (w.extent[2 + a] - 1) + 1; }
   // The high pad that leaves no remainder. Negative where the kernel does not read the end of x.
-  int64_t pad_high(int a) const {
-    return (y.extent[2 + a] - 1) * stride[a] + reach(a) - x.extent[2 + a] - pad_low[a];
-  }
+  int64_t pad_high(int a) const { return (y.extent[2 + a] - 1) * stride[a] + reach(a) - x.extent[2 + a] - pad_low[a]; }
   const Tensor& result() const {
     return direction == Direction::kForward ? y : direction == Direction::kBackwardData ? x : w;
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 
 #if JCC_TBB
 #include <tbb/blocked_range.h>
@@ -36,15 +36,14 @@ void ParallelFor(int64_t count, int64_t grain, const Body& body) {
   if (count > 0) body(int64_t{0}, count);
 }
 
-// Runs body() with at most as many threads as JAX_CUDNN_CONV_NUM_THREADS says (by default, those that the affinity mask
-// allowed when TBB started), or with the caller's alone: for problems too small to share.
+// The most threads that a kernel may use; 0: those that the affinity mask allowed when TBB started.
+inline std::atomic<int> thread_limit{0};
+
+// Runs body() within the limit, or with the caller's thread alone: for problems too small to share.
 template <typename Body>
 void WithThreads(bool serial, const Body& body) {
 #if JCC_TBB
-  static const int limit = [] {
-    const char* const text = std::getenv("JAX_CUDNN_CONV_NUM_THREADS");
-    return text == nullptr ? 0 : std::atoi(text);
-  }();
+  const int limit = thread_limit;
   // An arena for each calling thread: one of n slots would admit n callers at a time.
   thread_local tbb::task_arena alone(1), limited(limit > 0 ? limit : tbb::task_arena::automatic);
   if (serial) {

@@ -74,7 +74,7 @@ class PlanCache {
 
   mutable std::mutex mutex_;
   size_t capacity_, hits_ = 0, misses_ = 0;
-  Entries entries_;  // the most recently used first
+  Entries entries_;                                                         // the most recently used first
   std::unordered_map<std::string_view, typename Entries::iterator> index_;  // views into entries_
 };
 

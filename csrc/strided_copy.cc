@@ -51,8 +51,7 @@ std::vector<CopyAxis> Normalized(std::vector<CopyAxis> axes) {
   }
   // Where reads are not contiguous in the innermost loop, the loop in which they are comes next to it: a transpose.
   if (!merged.empty() && merged.back().src != 1) {
-    const auto contiguous =
-        std::find_if(merged.begin(), merged.end(), [](const CopyAxis& a) { return a.src == 1; });
+    const auto contiguous = std::find_if(merged.begin(), merged.end(), [](const CopyAxis& a) { return a.src == 1; });
     if (contiguous != merged.end()) std::rotate(contiguous, contiguous + 1, merged.end() - 1);
   }
   while (merged.size() < 2) merged.insert(merged.begin(), CopyAxis{1, 0, 0});

@@ -1,7 +1,7 @@
 """The public functions: normalise and check what the user wrote, then bind one primitive."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,8 @@ def conv(
       activation: None or ``"relu"``, applied last.
       precision: as in `jax.lax`: None (JAX's default), a `lax.Precision`, a pair of them, or a
         `lax.DotAlgorithmPreset`. HIGHEST is exact float32, in the gradients too.
-      preferred_element_type: the dtype of the sums and of the result. Default: x's dtype.
+      preferred_element_type: the dtype of the result, as in `jax.lax`. Default: x's dtype. Sums of 16-bit
+        floats are float32 and rounded once; sums of integers have the result's dtype and wrap.
 
     Returns:
       The result, ``(batch, *spatial, out_features)`` by default.
@@ -67,11 +68,11 @@ def conv(
     The definition is that of `jax.lax.conv_general_dilated` and of ONNX's ``Conv``.
     """
     x, kernel = args.array("x", x), args.array("kernel", kernel)
-    dims = args.dimension_numbers(dimension_numbers, x.ndim, kernel.ndim)
+    dims = args.dimension_numbers(dimension_numbers, x=x.ndim, kernel=kernel.ndim)
     x_spatial = tuple(x.shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
     _check_features(spec, "x", x, kernel)
-    params = _params(x, kernel, "kernel", precision, preferred_element_type)
+    params = _params(precision, preferred_element_type, x=x, kernel=kernel)
     y = bind(FWD, x, kernel, spec=spec, **params)
     return _bias_and_activation(y, spec.y_dims[1], bias, activation)
 
@@ -141,7 +142,7 @@ def conv_transpose(
     those for explicit pads PyTorch's ``conv_transposeNd``.
     """
     x, kernel = args.array("x", x), args.array("kernel", kernel)
-    y_dims, w_dims, x_dims = args.dimension_numbers(dimension_numbers, x.ndim, kernel.ndim)
+    y_dims, w_dims, x_dims = args.dimension_numbers(dimension_numbers, x=x.ndim, kernel=kernel.ndim)
     rank = x.ndim - 2
     strides, dilation = args.per_axis("strides", strides, rank), args.per_axis("dilation", dilation, rank)
     padding = args.padding(padding, rank)
@@ -149,7 +150,7 @@ def conv_transpose(
     extents, pads = _result_extents(spatial, taps, strides, padding, dilation, output_padding, output_shape)
     spec = _spec((x_dims, w_dims, y_dims), extents, kernel, strides, pads, dilation, groups)
     _check_features(spec, "y", x, kernel)
-    params = _params(x, kernel, "kernel", precision, preferred_element_type)
+    params = _params(precision, preferred_element_type, x=x, kernel=kernel)
     y = bind(DGRAD, x, kernel, spec=spec, **params)
     return _bias_and_activation(y, spec.x_dims[1], bias, activation)
 
@@ -191,14 +192,14 @@ def conv_backward_data(
     The definition is that of TensorFlow's ``conv2d_backprop_input``.
     """
     y, kernel = args.array("y", y), args.array("kernel", kernel)
-    dims = args.dimension_numbers(dimension_numbers, y.ndim, kernel.ndim)
+    dims = args.dimension_numbers(dimension_numbers, y=y.ndim, kernel=kernel.ndim)
     shape = args.shape("input_shape", input_shape, y.ndim)
     x_spatial = tuple(shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
     features = spec.features("x", shape) | spec.features("w", kernel.shape)
     _check_shape("input_shape", shape, spec.shape("x", **features), "y and kernel have the features of")
     _check_shape("y", y.shape, spec.shape("y", **features), f"an x of shape {shape} convolves to")
-    params = _params(y, kernel, "kernel", precision, preferred_element_type)
+    params = _params(precision, preferred_element_type, y=y, kernel=kernel)
     return bind(DGRAD, y, kernel, spec=spec, **params)
 
 
@@ -239,15 +240,15 @@ def conv_backward_filter(
     The definition is that of TensorFlow's ``conv2d_backprop_filter``.
     """
     x, y = args.array("x", x), args.array("y", y)
+    dims = args.dimension_numbers(dimension_numbers, x=x.ndim, y=y.ndim)
     shape = args.shape("kernel_shape", kernel_shape, x.ndim)
-    dims = args.dimension_numbers(dimension_numbers, x.ndim, len(shape))
     kernel = jax.ShapeDtypeStruct(shape, x.dtype)
     x_spatial = tuple(x.shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
     _check_features(spec, "x", x, kernel)
     features = spec.features("x", x.shape) | spec.features("w", shape)
     _check_shape("y", y.shape, spec.shape("y", **features), f"x of shape {x.shape} convolves to")
-    params = _params(x, y, "y", precision, preferred_element_type)
+    params = _params(precision, preferred_element_type, x=x, y=y)
     return bind(WGRAD, x, y, spec=spec, **params)
 
 
@@ -321,17 +322,17 @@ def _result_extents(
     return extents, tuple((low, high - op) for (low, high), op in zip(pads, added, strict=True))
 
 
-def _check_features(spec: ConvSpec, role: str, x: Any, kernel: Any) -> None:
+def _check_features(spec: ConvSpec, role: Literal["x", "y"], x: Any, kernel: Any) -> None:
     """Check the channels of ``x``, in the place of the convolution's x or y, against the kernel's."""
-    out, per_group = (kernel.shape[d] for d in spec.w_dims[:2])
-    wanted = out if role == "y" else per_group * spec.groups
-    axis = (spec.x_dims if role == "x" else spec.y_dims)[1]
-    if x.shape[axis] != wanted:
-        kind = "output features" if role == "y" else f"input features for each of {spec.groups} group(s)"
-        count = out if role == "y" else per_group
+    kernel_axis = spec.w_dims[0 if role == "y" else 1]  # its output or its input features
+    features = kernel.shape[kernel_axis]
+    groups = 1 if role == "y" else spec.groups  # the output features count all groups already
+    axis = spec.dims(role)[1]
+    if x.shape[axis] != features * groups:
+        for_each = f" for each of {groups} groups" if groups > 1 else ""
         raise ValueError(
-            f"x must have {wanted} channels, since kernel of shape {kernel.shape} has {count} {kind}; got "
-            f"{x.shape[axis]} (axis {axis} of x of shape {x.shape})"
+            f"x must have {features * groups} channels, since kernel of shape {kernel.shape} has {features} "
+            f"on axis {kernel_axis}{for_each}; got {x.shape[axis]} (axis {axis} of x of shape {x.shape})"
         )
 
 
@@ -340,10 +341,10 @@ def _check_shape(name: str, shape: Sequence[int], wanted: Sequence[int], why: st
         raise ValueError(f"{name} must have the shape {tuple(wanted)} that {why}; got {tuple(shape)}")
 
 
-def _params(x: jax.Array, other: jax.Array, name: str, precision: Any, preferred: Any) -> dict[str, Any]:
+def _params(precision: Any, preferred: Any, **operands: jax.Array) -> dict[str, Any]:
     _process.check_not_forked()
     return {
-        "out_dtype": args.result_dtype(x, other, name, preferred),
+        "out_dtype": args.result_dtype(preferred, **operands),
         "precision": args.precision(precision),
         "backend": current().backend,
     }

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import export, lax
 
 from jax_cudnn_conv._spec import Ints, Pads
 
@@ -57,7 +57,7 @@ def per_axis(name: str, value: Any, rank: int, low: int = 1) -> Ints:
     return tuple(integer(f"{name}[{k}]", entry, low) for k, entry in enumerate(entries))
 
 
-def shape(name: str, value: Any, ndim: int) -> Ints:
+def shape(name: str, value: Any, ndim: int) -> tuple[Any, ...]:
     """The extents of an array of ``ndim`` axes."""
     try:
         extents = list(value)
@@ -66,7 +66,7 @@ def shape(name: str, value: Any, ndim: int) -> Ints:
     if len(extents) != ndim:
         raise ValueError(f"{name} must be {ndim} integers; got {len(extents)}: {value!r}")
     return tuple(
-        e if jax.export.is_symbolic_dim(e) else integer(f"{name}[{k}]", e, 0, 2**62)
+        e if export.is_symbolic_dim(e) else integer(f"{name}[{k}]", e, 0, 2**62)
         for k, e in enumerate(extents)
     )
 
@@ -91,10 +91,9 @@ def padding(value: PaddingLike, rank: int) -> str | Pads:
         if value.upper() not in _STRINGS:
             raise ValueError(f"padding must be {wanted} of the {rank} spatial axes; got {value!r}")
         return value.upper()
-    if _index(value) is not None:
-        value = [value] * rank
+    entries = [value] * rank if _index(value) is not None else _entries("padding", value, rank, wanted)
     pads = []
-    for k, entry in enumerate(_entries("padding", value, rank, wanted)):
+    for k, entry in enumerate(entries):
         pair = [entry, entry] if _index(entry) is not None else entry
         if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
             raise ValueError(f"padding[{k}] must be an integer or a (low, high) pair; got {entry!r}")
@@ -103,25 +102,27 @@ def padding(value: PaddingLike, rank: int) -> str | Pads:
     return tuple(pads)
 
 
-def dimension_numbers(value: DimensionNumbers | None, ndim: int, kernel_ndim: int) -> tuple:
-    """Positions of the logical axes of x, kernel and y, as in `lax.conv_dimension_numbers`."""
-    if ndim != kernel_ndim:
+def dimension_numbers(value: DimensionNumbers | None, **ndims: int) -> tuple:
+    """Positions of the logical axes of x, kernel and y, as in `lax.conv_dimension_numbers`.
+
+    ``ndims``: the number of axes of the two arguments that must agree, by the argument's name.
+    """
+    (first, ndim), (second, other) = ndims.items()
+    if ndim != other:
         raise ValueError(
-            "x and kernel must have as many axes as each other (add a batch axis to an unbatched x); "
-            f"got {ndim} and {kernel_ndim}"
+            f"{first} and {second} must have as many axes as each other (add a batch axis to an unbatched "
+            f"{first}); got {ndim} and {other}"
         )
     rank = ndim - 2
     if rank < 0:
-        raise ValueError(f"x and kernel must have at least 2 axes; got {ndim}")
+        raise ValueError(f"{first} and {second} must have at least 2 axes; got {ndim}")
     if isinstance(value, lax.ConvDimensionNumbers):
         return tuple(map(tuple, value))
     if value is None:
-        spatial = _SPATIAL.get(rank, "".join(map(chr, range(ord("0"), ord("0") + rank))))
-        value = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+        default = _SPATIAL.get(rank, "".join(map(chr, range(ord("0"), ord("0") + rank))))
+        value = (f"N{default}C", f"{default}IO", f"N{default}C")
     wanted = "dimension_numbers must be three strings such as ('NHWC', 'HWIO', 'NHWC')"
-    if not (
-        isinstance(value, (tuple, list)) and len(value) == 3 and all(isinstance(s, str) for s in value)
-    ):
+    if not (isinstance(value, (tuple, list)) and len(value) == 3 and all(isinstance(s, str) for s in value)):
         raise ValueError(f"{wanted}; got {value!r}")
     spatial = [c for c in value[1] if c not in "OI"]
     for string, letters in zip(value, ("NC", "OI", "NC"), strict=True):
@@ -139,7 +140,7 @@ def dimension_numbers(value: DimensionNumbers | None, ndim: int, kernel_ndim: in
 def precision(value: Any) -> Any:
     """None, a pair of `lax.Precision`, or a `lax.DotAlgorithmPreset`; None reads JAX's default."""
     if value is None:
-        value = jax.config.jax_default_matmul_precision
+        value = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
         if value is None:
             return None
     if isinstance(value, lax.DotAlgorithmPreset):
@@ -156,10 +157,11 @@ def precision(value: Any) -> Any:
         ) from error
 
 
-def result_dtype(x: jax.Array, kernel: jax.Array, other: str, preferred: Any) -> Any:
+def result_dtype(preferred: Any, **operands: jax.Array) -> Any:
     """The dtype of the result: the operands' (equal) dtype, or ``preferred_element_type``."""
-    if x.dtype != kernel.dtype:
-        raise TypeError(f"x and {other} must have the same dtype; got {x.dtype} and {kernel.dtype}")
+    (first, x), (second, other) = operands.items()
+    if x.dtype != other.dtype:
+        raise TypeError(f"{first} and {second} must have the same dtype; got {x.dtype} and {other.dtype}")
     if preferred is None:
         return x.dtype
     preferred = jax.dtypes.canonicalize_dtype(preferred)

@@ -38,7 +38,7 @@ def _pcast(x: Any, axes: tuple) -> Any:
         return x
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(x, axes, to="varying")
-    return jax.lax.pvary(x, axes)  # before jax 0.8
+    return jax.lax.pvary(x, axes)  # type: ignore[attr-defined]  # before jax 0.8
 
 
 def result_aval(lhs: Any, rhs: Any, shape: Sequence[int], dtype: Any, split: Sequence[Any]) -> Any:

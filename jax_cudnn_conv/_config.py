@@ -4,6 +4,7 @@ import platform
 import sys
 
 import jax
+import jaxlib.version
 
 from jax_cudnn_conv import _native
 from jax_cudnn_conv.options import current
@@ -24,7 +25,7 @@ def show_config() -> None:
     lines = {
         "jax_cudnn_conv": __version__,
         "python": f"{sys.version.split()[0]} on {platform.platform()}",
-        "jax": f"{jax.__version__}, jaxlib {jax.lib.__version__}",
+        "jax": f"{jax.__version__}, jaxlib {jaxlib.version.__version__}",
         "devices": ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()),
         "options": current(),
         "oneDNN (CPU)": _onednn(),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 from jax import lax
 from jax.interpreters import mlir
@@ -22,6 +23,13 @@ logger = logging.getLogger("jax_cudnn_conv")
 if os.environ.get("JAX_CUDNN_CONV_LOG", "0") not in ("", "0"):
     logger.addHandler(logging.StreamHandler())
     logger.setLevel(logging.INFO)
+
+# The custom-call targets, by the role of what they compute.
+TARGETS = {
+    "y": "jax_cudnn_conv_onednn_fwd_v1",
+    "x": "jax_cudnn_conv_onednn_dgrad_v1",
+    "w": "jax_cudnn_conv_onednn_wgrad_v1",
+}
 
 _FLOATS = tuple(map(jnp.dtype, (jnp.float32, jnp.bfloat16, jnp.float16)))
 
@@ -108,6 +116,16 @@ def _attributes(geometry: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(v, dtypes[type(v)])[()] for name, v in geometry.items()}
 
 
+def _environment_integer(name: str, low: int) -> int | None:
+    """The value of an environment variable that holds an integer, None if it is not set."""
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    if not text.strip().isdecimal() or int(text) < low:
+        raise ValueError(f"{name} must be an integer of at least {low}; got {text!r}")
+    return int(text)
+
+
 @functools.cache
 def _onednn_with_targets() -> Any:
     """The oneDNN module with its FFI targets registered, or None."""
@@ -124,12 +142,15 @@ def _onednn_with_targets() -> Any:
     if built_major != major or built_minor > minor:
         _native.reject_onednn(
             f"it was built for XLA's FFI {built_major}.{built_minor}; "
-            f"jaxlib {jax.lib.__version__} has {major}.{minor}"
+            f"jaxlib {jaxlib.version.__version__} has {major}.{minor}"
         )
         return None
-    plans = os.environ.get("JAX_CUDNN_CONV_PLANS")
+    plans = _environment_integer("JAX_CUDNN_CONV_PLANS", 0)
     if plans is not None:
-        module.set_plan_cache_capacity(int(plans))
+        module.set_plan_cache_capacity(plans)
+    threads = _environment_integer("JAX_CUDNN_CONV_NUM_THREADS", 1)
+    if threads is not None:
+        module.set_num_threads(threads)
     for name, capsule in module.targets().items():
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return module
@@ -142,14 +163,6 @@ def _onednn(lhs, rhs, *, direction, spec, out_dtype, precision, kernel):
     call = jax.ffi.ffi_call(TARGETS[direction.result], jax.ShapeDtypeStruct(shape, dtype))
     out = call(lhs.astype(kernel.dtype), rhs.astype(kernel.dtype), **_attributes(_geometry(spec, precision)))
     return out.astype(out_dtype)
-
-
-#: The custom-call targets: what `jax.export` must be told to allow.
-TARGETS = {
-    "y": "jax_cudnn_conv_onednn_fwd_v1",
-    "x": "jax_cudnn_conv_onednn_dgrad_v1",
-    "w": "jax_cudnn_conv_onednn_wgrad_v1",
-}
 
 
 def _lower(direction, platform, ctx, lhs, rhs, *, backend, **params):
@@ -171,6 +184,8 @@ def _lower(direction, platform, ctx, lhs, rhs, *, backend, **params):
     return mlir.lower_fun(rule, multiple_results=False)(ctx, lhs, rhs, **params)
 
 
+# Now, not with the first convolution: a function loaded with `jax.export` needs the targets, too.
+_onednn_with_targets()
 for _direction in DIRECTIONS:
     _compat.ask_for_devices(_direction.primitive)
     for _platform in ("cpu", None):

@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import warnings
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 # Wheels and their libraries, each after those that it needs. oneDNN's own wheels do not find one another.
@@ -61,7 +62,7 @@ def _preload(wheel: str, library: str) -> None:
         files = metadata.files(wheel) or ()
     except metadata.PackageNotFoundError:
         return
-    for path in (file.locate() for file in files if file.name == library):
+    for path in (Path(str(file.locate())) for file in files if file.name == library):
         if path.exists():
             ctypes.CDLL(str(path.resolve()))
 

@@ -7,7 +7,6 @@ leaves partial sums, which one all-reduce adds up.
 
 from typing import Any
 
-import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 

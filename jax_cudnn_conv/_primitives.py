@@ -59,10 +59,10 @@ _COMPUTES: dict[Role, Direction] = {d.result: d for d in DIRECTIONS}
 # The sets of tensors that share an axis, and where that axis lies in each: which logical axis (0 or 1
 # of `spec.dims(role)`), and whether the groups are an outer factor of it.
 _BATCH_TABLE: dict[frozenset[Role], dict[Role, tuple[int, bool]]] = {
-    frozenset("xy"): {"x": (0, False), "y": (0, False)},
-    frozenset("wy"): {"w": (0, True), "y": (1, True)},
-    frozenset("xw"): {"x": (1, True), "w": (1, False)},
-    frozenset("xwy"): {"x": (1, False), "w": (0, False), "y": (1, False)},
+    frozenset({"x", "y"}): {"x": (0, False), "y": (0, False)},
+    frozenset({"w", "y"}): {"w": (0, True), "y": (1, True)},
+    frozenset({"x", "w"}): {"x": (1, True), "w": (1, False)},
+    frozenset({"x", "w", "y"}): {"x": (1, False), "w": (0, False), "y": (1, False)},
 }
 
 
@@ -88,7 +88,9 @@ def result_shape(
 
 def _abstract_eval(direction, lhs, rhs, *, spec, out_dtype, **_):
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
-    axes = split_axes(map(spec.factors, direction.operands), [lhs.sharding.spec, rhs.sharding.spec])
+    axes = split_axes(
+        [spec.factors(role) for role in direction.operands], [lhs.sharding.spec, rhs.sharding.spec]
+    )
     split = [axes.get(factor) for factor in spec.factors(direction.result)]
     return _compat.result_aval(lhs, rhs, shape, out_dtype, split)
 
@@ -109,11 +111,13 @@ def _batch(direction, args, mapped, *, spec, out_dtype, **params):
     roles: tuple[Role, Role] = direction.operands
     size = next(a.shape[m] for a, m in zip(args, mapped, strict=True) if m is not None)
     places = _BATCH_TABLE[
-        frozenset(r for r, m in zip(roles, mapped, strict=True) if m is not None)
-        | {direction.result}
+        frozenset(r for r, m in zip(roles, mapped, strict=True) if m is not None) | {direction.result}
     ]
     if isinstance(size, int) and size == 0:
-        shapes = [a.shape if m is None else a.shape[:m] + a.shape[m + 1 :] for a, m in zip(args, mapped)]
+        shapes = [
+            a.shape if m is None else a.shape[:m] + a.shape[m + 1 :]
+            for a, m in zip(args, mapped, strict=True)
+        ]
         return jnp.zeros((0, *result_shape(direction, spec, *shapes)), out_dtype), 0
 
     def place(role):
@@ -121,16 +125,15 @@ def _batch(direction, args, mapped, *, spec, out_dtype, **params):
         return spec.dims(role)[axis], spec.groups if inside_groups else 1
 
     folded = [
-        a if m is None else _fold(a, m, *place(role))
-        for a, m, role in zip(args, mapped, roles, strict=True)
+        a if m is None else fold(a, m, *place(role)) for a, m, role in zip(args, mapped, roles, strict=True)
     ]
     all_mapped = len(places) == 3
     larger = dataclasses.replace(spec, groups=spec.groups * size) if all_mapped else spec
     out = bind(direction, *folded, spec=larger, out_dtype=out_dtype, **params)
-    return _unfold(out, size, *place(direction.result))
+    return unfold(out, size, *place(direction.result))
 
 
-def _fold(a, mapped: int, axis: int, outer: int):
+def fold(a, mapped: int, axis: int, outer: int):
     """Merge axis ``mapped`` into ``axis`` (counted without it), between its ``outer`` factor and the rest."""
     a = jnp.moveaxis(a, mapped, axis)
     before, (size, extent), after = a.shape[:axis], a.shape[axis : axis + 2], a.shape[axis + 2 :]
@@ -139,8 +142,8 @@ def _fold(a, mapped: int, axis: int, outer: int):
     return a.reshape(*before, size * extent, *after)
 
 
-def _unfold(a, size: int, axis: int, outer: int):
-    """Undo `_fold`: the array with the mapped axis split off again, and where it is."""
+def unfold(a, size: int, axis: int, outer: int):
+    """Undo `fold`: the array with the mapped axis split off again, and where it is."""
     before, extent, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
     if outer == 1:
         return a.reshape(*before, size, extent // size, *after), axis

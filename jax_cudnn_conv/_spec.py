@@ -30,9 +30,7 @@ def output_extent(extent: int, kernel: int, stride: int, pads: tuple[int, int], 
     return room // stride + 1  # a symbolic dimension of jax.export, assumed to hold the kernel
 
 
-def string_padding(
-    padding: str, spatial: Ints, kernel: Ints, strides: Ints, dilation: Ints
-) -> Pads:
+def string_padding(padding: str, spatial: Ints, kernel: Ints, strides: Ints, dilation: Ints) -> Pads:
     """The (low, high) pads that "SAME", "SAME_LOWER" or "VALID" stand for, in any case.
 
     SAME pads so that y has ``ceil(extent / stride)`` elements and puts the odd unit high, SAME_LOWER
@@ -70,9 +68,7 @@ def transposed_extents(
         return extents, string_padding(padding, extents, kernel, strides, dilation)
     extents = tuple(
         (length - 1) * s + effective_kernel(k, d) - low - high
-        for length, k, s, d, (low, high) in zip(
-            spatial, kernel, strides, dilation, padding, strict=True
-        )
+        for length, k, s, d, (low, high) in zip(spatial, kernel, strides, dilation, padding, strict=True)
     )
     return extents, padding
 
@@ -146,9 +142,9 @@ class ConvSpec:
 
         The batch is ``n``; the features are ``o`` and ``i`` where no groups divide them.
         """
-        shared = {"x": ("n", "i"), "w": ("o", "i"), "y": ("n", "o")}[role]
+        shared = {"x": ["n", "i"], "w": ["o", "i"], "y": ["n", "o"]}[role]
         if self.groups > 1:
-            shared = tuple(f if f == "n" else f"{role}_{f}" for f in shared)
+            shared = [f if f == "n" else f"{role}_{f}" for f in shared]
         names = [""] * (2 + self.rank)
         spatial = [f"{role}{k}" for k in range(self.rank)]
         for position, name in zip(self.dims(role), (*shared, *spatial), strict=True):

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from jax_cudnn_conv._lowering import Kernel, choose
 from jax_cudnn_conv._primitives import DIRECTIONS, Direction
@@ -31,7 +30,8 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> list[Explanation]:
 
     Args:
       fn: a function that JAX can trace, such as a model, a loss or its gradient.
-      *args: example arguments (arrays or `jax.ShapeDtypeStruct`); **kwargs likewise.
+      *args: example arguments, arrays or `jax.ShapeDtypeStruct`.
+      **kwargs: likewise, by name.
 
     Returns:
       One :class:`Explanation` for every convolution of this library in the traced program, in its order;
@@ -51,8 +51,10 @@ def _convolutions(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         if eqn.primitive in _BY_PRIMITIVE:
             yield eqn
-        for inner in core.jaxprs_in_params(eqn.params):
-            yield from _convolutions(inner)
+        for leaf in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
+            inner = getattr(leaf, "jaxpr", leaf)  # of a closed one
+            if hasattr(inner, "eqns"):
+                yield from _convolutions(inner)
 
 
 def _explain(eqn: Any) -> Explanation:

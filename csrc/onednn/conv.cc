@@ -165,10 +165,11 @@ void ConvPlan::Move(const Operand& operand, char* user, char* scratch, bool resu
     operand.copy.Run(result ? native : user, result ? user : native);
   } else if (operand.move == Operand::Move::kReorder) {
     memory theirs(operand.user, Engine(), user), ours(operand.native, Engine(), native);
-    operand.reorder.execute(Stream(), {{DNNL_ARG_FROM, result ? ours : theirs},
-                                       {DNNL_ARG_TO, result ? theirs : ours},
-                                       {DNNL_ARG_SCRATCHPAD,
-                                        memory(operand.reorder_scratchpad, Engine(), scratch + operand.reorder_scratch)}});
+    operand.reorder.execute(
+        Stream(),
+        {{DNNL_ARG_FROM, result ? ours : theirs},
+         {DNNL_ARG_TO, result ? theirs : ours},
+         {DNNL_ARG_SCRATCHPAD, memory(operand.reorder_scratchpad, Engine(), scratch + operand.reorder_scratch)}});
   }
 }
 

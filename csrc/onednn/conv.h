@@ -45,8 +45,8 @@ class ConvPlan {
   size_t Reserve(size_t bytes);
   void Move(const Operand& operand, char* user, char* scratch, bool result) const;
 
-  bool empty_ = false;        // the result is zero
-  bool zero_first_ = false;   // the kernel writes only a part of the result; the rest is zero
+  bool empty_ = false;       // the result is zero
+  bool zero_first_ = false;  // the kernel writes only a part of the result; the rest is zero
   int64_t result_bytes_ = 0;
   bool serial_ = false;
   Direction direction_;

@@ -125,10 +125,10 @@ std::pair<std::string, std::string> Describe(const std::string& result, const st
     arrays[place] = {shape.data(), static_cast<int64_t>(shape.size()), dims[place]->data(),
                      static_cast<int64_t>(dims[place]->size()), DTypeNamed(dtypes.at(k))};
   }
-  const ConvSpec spec = MakeConvSpec(
-      direction, {arrays[0], arrays[1], arrays[2], strides.data(), dilation.data(), pad_low.data(),
-                  static_cast<int64_t>(strides.size()), static_cast<int64_t>(dilation.size()),
-                  static_cast<int64_t>(pad_low.size()), groups, allow_bf16});
+  const ConvSpec spec =
+      MakeConvSpec(direction, {arrays[0], arrays[1], arrays[2], strides.data(), dilation.data(), pad_low.data(),
+                               static_cast<int64_t>(strides.size()), static_cast<int64_t>(dilation.size()),
+                               static_cast<int64_t>(pad_low.size()), groups, allow_bf16});
   try {
     return {GetPlan(spec)->kernel(), ""};
   } catch (const Unsupported& error) {
@@ -200,6 +200,9 @@ NB_MODULE(_onednn, m) {
   m.def(
       "set_plan_cache_capacity", [](size_t capacity) { jo::Plans().SetCapacity(capacity); }, "capacity"_a,
       "Keep at most this many plans; the least recently used go first.");
+  m.def(
+      "set_num_threads", [](int limit) { jcc::thread_limit = limit; }, "limit"_a,
+      "Use at most this many threads. Once, before the first convolution: plans are made for a number of threads.");
   // Our cache is the bound: oneDNN's own would keep every primitive a second time.
   dnnl::set_primitive_cache_capacity(0);
 }

@@ -103,8 +103,8 @@ Selection Select(const dnnl::engine& engine, const Formulation& formulation) {
   using Forward = dnnl::convolution_forward;
   using BackwardData = dnnl::convolution_backward_data;
   using BackwardFilter = dnnl::convolution_backward_weights;
-  const auto prop = problem.direction == Direction::kForward ? dnnl::prop_kind::forward_inference
-                                                             : dnnl::prop_kind::forward_training;
+  const auto prop =
+      problem.direction == Direction::kForward ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
   const Forward::primitive_desc forward(engine, prop, algorithm::convolution_direct, g.x, g.w, g.y, g.strides,
                                         g.dilates, g.pad_low, g.pad_high, attr);
   switch (problem.direction) {

@@ -1,1 +1,0 @@
-ONEDNN_FROM_WHEELS = True

@@ -1,0 +1,143 @@
+"""What tests run in a process of its own: `python child.py NAME [ARGUMENT...]`. A failed check raises."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import harness
+import jax
+import numpy as np
+import problems
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jax_cudnn_conv as jcc
+from jax_cudnn_conv import _native
+
+
+def values(*texts):
+    """The given problems, exactly; then the native backend's instruction set and threads."""
+    for text in texts:
+        harness.check_every_function(problems.parse(text))
+    print(_native.onednn().info())
+
+
+def devices():
+    """shard_map and pmap over four virtual devices, with gradients."""
+    jax.config.update("jax_num_cpu_devices", 4)
+    problem = problems.parse("g2_n8i4o6_h5k2s2p1,0_w6k3p0,2d2")
+    x, w = harness.operands("conv", problem)
+    y = harness.arrays(problem)["y"]
+    conv = harness.function("conv", problem)
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    for check_vma in (True, False):
+        f = jax.shard_map(
+            conv, mesh=mesh, in_specs=(P("batch"), P()), out_specs=P("batch"), check_vma=check_vma
+        )
+        out, vjp = jax.vjp(jax.jit(f), x, w)
+        dx, dw = jax.jit(vjp)(y)
+        harness.assert_equal(out, harness.oracle("conv", problem, x, w))
+        harness.assert_equal(dx, harness.third(problem, "x", y=y, w=w))
+        harness.assert_equal(dw, harness.third(problem, "w", x=x, y=y))
+    for name in ("conv_backward_data", "conv_transpose"):
+        few = problems.parse("g2_n2i4o6_h5k2s2p1,0_w6k3p0,2d2")
+        f = jax.shard_map(
+            harness.function(name, few), mesh=mesh, in_specs=(P("batch"), P()), out_specs=P("batch")
+        )
+        harness.assert_equal(jax.jit(f)(y, w), harness.third(problem, "x", y=y, w=w))
+    local = jax.pmap(conv, in_axes=(0, None))(x.reshape(4, 2, *x.shape[1:]), w)
+    harness.assert_equal(local.reshape(y.shape), harness.oracle("conv", problem, x, w))
+    sharded = jax.device_put(x, jax.NamedSharding(mesh, P("batch")))
+    harness.assert_equal(jax.jit(conv)(sharded, w), harness.oracle("conv", problem, x, w))
+
+
+def _resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def memory():
+    """1500 calls over 300 lengths from one thread, then from four: memory is flat once the cache is full."""
+    module = _native.onednn()
+    module.set_plan_cache_capacity(32)
+    lengths = np.random.default_rng(0).choice(np.arange(100, 3000), 300, replace=False)
+    w, ones = np.ones((3, 100, 200), np.float32), np.ones((1, 3000, 100), np.float32)
+    programs = {length: jax.jit(jcc.conv).lower(ones[:, :length], w).compile() for length in lengths}
+
+    def calls(seed):
+        """Each length once."""
+        for length in np.random.default_rng(seed).permutation(lengths):
+            y = np.asarray(programs[length](ones[:, :length], w))
+            assert y[0, 1, 0] == 300, length
+
+    def in_four_threads():
+        threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    used = [_resident()]
+    for seed in range(5):
+        calls(seed)
+        used.append(_resident())
+    for _ in range(2):
+        in_four_threads()
+        used.append(_resident())
+    info = module.plan_cache_info()
+    print("MiB before, after each of five rounds, and of two in four threads:", list(map(round, used)), info)
+    assert info["size"] == info["capacity"] == 32, info
+    assert info["misses"] > 1500, info
+    assert used[5] - used[2] < 8, used
+    assert used[7] - used[6] < 8, used
+
+
+def fork():
+    """A forked child that convolves gives the right value or says why it cannot; it never hangs."""
+    problem = problems.parse("n2i16o17_h8k3p1_w9k3p1")
+    x, w = harness.operands("conv", problem)
+    f = jax.jit(harness.function("conv", problem))
+    expected = harness.oracle("conv", problem, x, w)
+    harness.assert_equal(f(x, w), expected)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            harness.assert_equal(f(x, w), expected)
+        except Exception as error:
+            print(f"child: {type(error).__name__}: {error}", flush=True)
+            os._exit(3 if "fork" in str(error) else 1)
+        print("child: right value", flush=True)
+        os._exit(0)
+    for _ in range(300):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) in (0, 3), os.waitstatus_to_exitcode(status)
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError("the forked child hung for 30 s")
+
+
+def without_native():
+    """The compiled module cannot be loaded: one warning with the reason, and XLA does the work."""
+    sys.modules["jax_cudnn_conv._onednn"] = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for text in problems.FEW[:2]:
+            harness.check_every_function(problems.parse(text))
+    told = [str(w.message) for w in caught if "jax_cudnn_conv" in str(w.message)]
+    assert len(told) == 1, told
+    assert re.search("XLA.*_onednn", told[0]), told
+    jcc.show_config()
+    x, w = np.ones((1, 5, 2), np.float32), np.ones((3, 2, 3), np.float32)
+    with jcc.options(backend="native"), pytest.raises(NotImplementedError, match="_onednn"):
+        jax.jit(jcc.conv)(x, w)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
