@@ -71,6 +71,7 @@ def conv(
     dims = args.dimension_numbers(dimension_numbers, x=x.ndim, kernel=kernel.ndim)
     x_spatial = tuple(x.shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
+    _check_crop(spec)
     _check_features(spec, "x", x, kernel)
     params = _params(precision, preferred_element_type, x=x, kernel=kernel)
     y = bind(FWD, x, kernel, spec=spec, **params)
@@ -196,6 +197,7 @@ def conv_backward_data(
     shape = args.shape("input_shape", input_shape, y.ndim)
     x_spatial = tuple(shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
+    _check_crop(spec)
     features = spec.features("x", shape) | spec.features("w", kernel.shape)
     _check_shape("input_shape", shape, spec.shape("x", **features), "y and kernel have the features of")
     _check_shape("y", y.shape, spec.shape("y", **features), f"an x of shape {shape} convolves to")
@@ -245,6 +247,7 @@ def conv_backward_filter(
     kernel = jax.ShapeDtypeStruct(shape, x.dtype)
     x_spatial = tuple(x.shape[d] for d in dims[0][2:])
     spec = _spec(dims, x_spatial, kernel, strides, padding, dilation, groups)
+    _check_crop(spec)
     _check_features(spec, "x", x, kernel)
     features = spec.features("x", x.shape) | spec.features("w", shape)
     _check_shape("y", y.shape, spec.shape("y", **features), f"x of shape {x.shape} convolves to")
@@ -264,9 +267,6 @@ def _spec(dims, x_spatial: Ints, kernel, strides, padding, dilation, groups) -> 
         raise ValueError(f"kernel must have at least one tap on each spatial axis; got shape {kernel.shape}")
     if isinstance(padding, str):
         padding = string_padding(padding, x_spatial, taps, strides, dilation)
-    for extent, (low, high) in zip(x_spatial, padding, strict=True):
-        if isinstance(extent, int) and extent + low + high < 0:
-            raise ValueError(f"padding must not crop more than there is: ({low}, {high}) on extent {extent}")
     out_features = kernel.shape[w_dims[0]]
     if out_features % groups:
         raise ValueError(
@@ -274,6 +274,12 @@ def _spec(dims, x_spatial: Ints, kernel, strides, padding, dilation, groups) -> 
             f"(axis {w_dims[0]} of kernel shape {kernel.shape})"
         )
     return ConvSpec(x_dims, w_dims, y_dims, x_spatial, taps, strides, padding, dilation, groups)
+
+
+def _check_crop(spec: ConvSpec) -> None:
+    for extent, (low, high) in zip(spec.x_spatial, spec.padding, strict=True):
+        if isinstance(extent, int) and extent + low + high < 0:
+            raise ValueError(f"padding must not crop more than there is: ({low}, {high}) on extent {extent}")
 
 
 def _result_extents(

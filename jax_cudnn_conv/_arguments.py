@@ -22,7 +22,7 @@ def array(name: str, value: Any) -> jax.Array:
     """An array of numbers, or an error that names the argument."""
     try:
         a = jnp.asarray(value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be an array; got {type(value).__name__}") from error
     if a.dtype == jnp.bool_:
         raise TypeError(f"{name} must be an array of numbers; got dtype bool")
@@ -94,9 +94,13 @@ def padding(value: PaddingLike, rank: int) -> str | Pads:
     entries = [value] * rank if _index(value) is not None else _entries("padding", value, rank, wanted)
     pads = []
     for k, entry in enumerate(entries):
-        pair = [entry, entry] if _index(entry) is not None else entry
-        if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise ValueError(f"padding[{k}] must be an integer or a (low, high) pair; got {entry!r}")
+        wanted = f"padding[{k}] must be a static integer or a (low, high) pair of them"
+        try:
+            pair = [entry, entry] if _index(entry) is not None else list(entry)
+        except TypeError as error:
+            raise TypeError(f"{wanted}; got {entry!r}") from error
+        if isinstance(entry, str) or len(pair) != 2:
+            raise ValueError(f"{wanted}; got {entry!r}")
         low, high = (integer(f"padding[{k}]", p, -_LARGEST) for p in pair)
         pads.append((low, high))
     return tuple(pads)
@@ -126,7 +130,7 @@ def dimension_numbers(value: DimensionNumbers | None, **ndims: int) -> tuple:
         raise ValueError(f"{wanted}; got {value!r}")
     spatial = [c for c in value[1] if c not in "OI"]
     for string, letters in zip(value, ("NC", "OI", "NC"), strict=True):
-        if len(string) != ndim or sorted(string) != sorted([*letters, *spatial]):
+        if len(set(string)) != ndim or sorted(string) != sorted([*letters, *spatial]):
             raise ValueError(
                 f"{wanted}, each with one letter for every one of the {ndim} axes: {letters!r} and the "
                 f"kernel's spatial letters; got {string!r} in {tuple(value)!r}"

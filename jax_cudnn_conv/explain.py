@@ -15,7 +15,15 @@ _BY_PRIMITIVE = {d.primitive: d for d in DIRECTIONS}
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """One convolution: its direction, problem and kernel; ``str()`` is a line for people."""
+    """One convolution. ``str()`` of it is a line for people.
+
+    Attributes:
+      direction: the primitive: ``"conv_fwd"``, ``"conv_dgrad"`` (the gradient by the input, or a transposed
+        convolution) or ``"conv_wgrad"`` (the gradient by the kernel).
+      problem: groups, batch, channels, extents and dtype, such as ``g1n8i1o16_28x28k3x3s2x2_float32``.
+      kernel: what runs it: a tuple of ``backend`` (``"onednn"`` or ``"xla"``), ``name``, ``dtype`` (what it
+        computes in) and ``reason`` (why it is XLA where it is).
+    """
 
     direction: str
     problem: str

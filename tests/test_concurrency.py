@@ -108,24 +108,31 @@ def test_c31_four_devices():
     harness.python("child.py", "devices")
 
 
-def test_c32_forked_child(native_missing):
-    if native_missing:
-        pytest.skip(native_missing)
+@pytest.mark.parametrize(
+    ("when", "wanted"), [("before", "right"), ("old", "right|fork"), ("new", "fork|right")]
+)
+def test_c32_forked_child(when, wanted):
+    """Forked before JAX runs, it works. After that, it works or says that a fork is the reason; it never hangs."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork on this platform")
-    harness.python("-W", "ignore", "child.py", "fork", timeout=120)
+    assert re.search(wanted, harness.python("-W", "ignore", "child.py", "fork", when, timeout=120))
 
 
 def threads_used(**environment):
     return int(
-        re.search(r"'threads': (\d+)", harness.python("child.py", "values", problems.FEW[0], **environment))[
-            1
-        ]
+        re.search(r"'threads': (\d+)", harness.python("child.py", "values", *problems.FEW, **environment))[1]
     )
 
 
+def test_c32_one_setting_limits_the_threads(native_missing):
+    """JAX_CUDNN_CONV_NUM_THREADS, with the same values."""
+    if native_missing:
+        pytest.skip(native_missing)
+    assert threads_used(JAX_CUDNN_CONV_NUM_THREADS="1") == 1
+
+
 def test_c32_the_affinity_mask_limits_the_threads(native_missing):
-    """TBB, and with it oneDNN, takes a thread for each core it may use. OMP_NUM_THREADS is not read."""
+    """A thread for each core that the process may use; OMP_NUM_THREADS is not read."""
     if native_missing:
         pytest.skip(native_missing)
     if not hasattr(os, "sched_setaffinity"):

@@ -196,20 +196,22 @@ def test_c38_complex(dtype):
         assert (v * tangent).sum() == (da * ta).sum() + (db * tb).sum()
 
 
+@pytest.mark.parametrize("channels", [1, 16])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_c27_infinite_weights_at_padded_places(dtype, backend):
-    """A padded place contributes nothing to a convolution's sum.
-
-    In the transposed direction it may be skipped or read as zero, which is NaN where the weight is infinite.
-    """
-    x, w = np.ones((1, 3, 1), dtype), np.array([np.inf, 1, 1], dtype)[:, None, None]
+def test_c27_infinite_weights(dtype, channels, backend):
+    """Beside the padding it is not defined whether a zero meets them; everywhere else the sums are IEEE's."""
+    x, w = np.ones((1, 6, channels), dtype), np.ones((3, channels, channels), dtype)
+    x[0, 3, 0], w[0] = 0, np.inf
     with jcc.options(backend=backend):
-        y = jcc.conv(x, w, padding=[(1, 0)])
-        t = np.asarray(jcc.conv_transpose(x, w, padding=0), np.float32).ravel()
-    assert y.ravel().tolist() == [2, np.inf]
-    assert t[:3].tolist() == [np.inf] * 3
-    assert np.isnan(t[3]) or t[3] == 2
-    assert np.isnan(t[4]) or t[4] == 1
+        y = np.asarray(jcc.conv(x, w, padding=[(1, 0)]), np.float32)[0]
+        t = np.asarray(jcc.conv_transpose(x, w, padding=0), np.float32)[0]
+    inner = np.full((4, channels), np.inf)
+    inner[3] = np.nan  # the window that starts at the zero
+    np.testing.assert_array_equal(y[1:], inner)
+    assert (np.isnan(y[0]) | (y[0] == 2 * channels)).all()
+    inner[1], inner[3] = np.nan, np.inf  # the output on which the zero meets the infinite tap
+    np.testing.assert_array_equal(t[2:6], inner)
+    assert (np.isnan(t[7]) | (t[7] == channels)).all()
 
 
 def test_bf16_ones(backend):
