@@ -91,7 +91,7 @@ ConvPlan::ConvPlan(const ConvSpec& original) : direction_(original.direction) {
   empty_ = !Trim(problem);
   if (empty_) return;
   serial_ = IsSmall(problem);
-  std::string refused;
+  std::string refused = "XLA is faster for depthwise weight gradients of many images smaller than the kernel";
   for (const Formulation& formulation : Formulate(problem)) {
     try {
       WithThreads(serial_, [&] { Prepare(formulation); });

@@ -1,6 +1,7 @@
 #include "onednn/formulate.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -28,34 +29,56 @@ struct Sizes {
   }
 };
 
+// oneDNN's depthwise weight gradient needs images at least as large as the kernel. Below that it multiplies matrices of
+// one row for each image and channel, and XLA is several times faster.
+bool IsCrowdOfTinyImages(const Problem& problem) {
+  if (problem.direction != Direction::kBackwardFilter || problem.groups == 1 || problem.in_features() > 1) return false;
+  bool tiny = false;
+  for (int a = 0; a < problem.rank; ++a) tiny |= problem.x.extent[2 + a] < problem.reach(a);
+  return tiny && problem.n() >= 16;
+}
+
+bool AnyOver1(const Problem& problem, const Spatial& values) {
+  return std::any_of(values.begin(), values.begin() + problem.rank, [](int64_t v) { return v > 1; });
+}
+
 // The rules come from timing the layers of benchmarks/layers.py in every formulation on an AVX2 machine (docs/design.md
-// has the figures).
-Formulation ForAvx2(const Problem& problem) {
+// has the figures). None: oneDNN's own choice.
+std::optional<Formulation> ForAvx2(const Problem& problem) {
   const auto as = [&](bool blocked, const char* first) { return Formulation{problem, blocked, first}; };
   const Sizes sizes(problem);
+  const double in = problem.in_features(), out = problem.out_features();
   const bool data = problem.direction == Direction::kBackwardData;
   const bool filter = problem.direction == Direction::kBackwardFilter;
-  if (problem.groups > 1) {
-    const bool blocks = problem.in_features() % 8 == 0 && problem.out_features() % 8 == 0;
-    return blocks ? as(true, kDirect) : as(false, nullptr);
+  if (problem.groups > 1 && problem.in_features() == 1) {
+    // Dilated depthwise weight gradients have the matrix product only, which wants an image's channel in one piece.
+    if (filter && AnyOver1(problem, problem.dilation)) return as(true, nullptr);
+    return std::nullopt;
   }
+  const bool blocks = problem.in_features() % 8 == 0 && problem.out_features() % 8 == 0;
+  if (problem.groups > 1) return blocks ? std::optional(as(true, kDirect)) : std::nullopt;
   const bool late = sizes.w > 8 * (sizes.x + sizes.y);  // then reordering the weights takes most of the time
   if (sizes.taps == 1) {
-    const bool wide = std::min(problem.in_features(), problem.out_features()) >= 256 && sizes.pixels >= 512;
-    if (filter) return wide ? as(true, kPointwise) : as(false, kGemm);
-    return as(false, late && data ? kGemm : kPointwise);
+    if (data) return as(false, kGemm);
+    if (!filter) return as(false, kPointwise);
+    const double narrow = std::min(in, out);
+    const bool square = narrow >= 128 && sizes.pixels >= 128 && sizes.pixels < 16 * narrow;
+    return square && !late ? as(true, kPointwise) : as(false, kGemm);
   }
-  const bool strided = std::any_of(problem.stride.begin(), problem.stride.begin() + problem.rank,
-                                   [](int64_t stride) { return stride > 1; });
-  if (late || (data && strided)) return as(false, kGemm);
-  if (filter && problem.rank == 2 && problem.out_features() % 8 == 0) return as(true, kDirect);
-  return as(false, nullptr);
+  if (late || (data && AnyOver1(problem, problem.stride))) return as(false, kGemm);
+  if (filter && problem.rank == 2) {
+    const bool line = problem.x.extent[2] == 1;
+    if (in * out >= 256 * 256 || (line && std::min(in, out) >= 64)) return as(false, kGemm);
+    if (problem.in_features() > 1 && problem.out_features() % 8 == 0) return as(true, kDirect);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::vector<Formulation> Formulate(const Problem& trimmed) {
   std::vector<Formulation> formulations;
+  if (IsCrowdOfTinyImages(trimmed)) return formulations;
   Problem problem = trimmed;
   // Folded taps cannot be an axis of a blocked layout; the matrix product takes plain ones.
   if (FoldTaps(problem)) {
@@ -63,10 +86,16 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
     formulations.push_back({problem, false, kGemm});
   }
   problem = trimmed;
-  if (problem.direction == Direction::kBackwardFilter) SplitDilation(problem);
+  const bool filter = problem.direction == Direction::kBackwardFilter;
+  const bool narrow = std::min(problem.in_features(), problem.out_features()) < 64;
+  // oneDNN's fast weight gradients take no dilation, but between wide features the matrix product is as good; the
+  // other directions lose their footing when taps lie hundreds of elements apart.
+  if (filter ? narrow : problem.dilation[0] >= 256) SplitDilation(problem);
   InsertUnitAxis(problem);
   // With AVX-512 oneDNN's own order, channels last, was the best for nearly all layers.
-  if (dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core) formulations.push_back(ForAvx2(problem));
+  if (dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core) {
+    if (auto formulation = ForAvx2(problem)) formulations.push_back(*std::move(formulation));
+  }
   formulations.push_back({problem, false, nullptr});
   return formulations;
 }

@@ -13,7 +13,7 @@ struct Formulation {
   const char* first = nullptr;  // implementations to try before the others, by a piece of their name
 };
 
-// Never empty; the last one is the problem as it is, channels last, in oneDNN's own order.
+// The last one is the problem as it is, channels last, in oneDNN's own order. Empty where XLA is known to be faster.
 std::vector<Formulation> Formulate(const Problem& trimmed);
 
 // Is the problem so small that waking a second thread costs more than it saves?

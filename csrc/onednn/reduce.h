@@ -30,8 +30,7 @@ bool Trim(Problem& problem);
 bool FoldTaps(Problem& problem);
 
 // One axis dilated by d is d interleaved axes that are not: l = d*h + r makes (L) the same memory as (L/d, d), and a
-// dilated kernel (K) a plain one (K, 1). Done where d divides the extents and the pad; oneDNN's fast weight gradients
-// take no dilation.
+// dilated kernel (K) a plain one (K, 1). Done where d divides the extents and the pad.
 void SplitDilation(Problem& problem);
 
 // Makes one spatial axis two, the first of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
