@@ -24,6 +24,14 @@ struct Tensor {
   DType dtype = DType::kF32;
 };
 
+inline int64_t ElementSize(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+inline int64_t NumBytes(const Tensor& tensor, int64_t rank) {
+  int64_t bytes = ElementSize(tensor.dtype);
+  for (int64_t k = 0; k < 2 + rank; ++k) bytes *= tensor.extent[k];
+  return bytes;
+}
+
 struct ConvSpec {
   Direction direction = Direction::kForward;
   int64_t rank = 0;  // spatial axes, 1 to 3

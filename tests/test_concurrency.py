@@ -112,7 +112,7 @@ def test_c31_four_devices():
     ("when", "wanted"), [("before", "right"), ("old", "right|fork"), ("new", "fork|right")]
 )
 def test_c32_forked_child(when, wanted):
-    """Forked before JAX runs, it works. After that, it works or says that a fork is the reason; it never hangs."""
+    """Forked before JAX runs, it works; after that, it works or says why it cannot. It never hangs."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork on this platform")
     assert re.search(wanted, harness.python("-W", "ignore", "child.py", "fork", when, timeout=120))

@@ -29,6 +29,8 @@ struct Sizes {
   }
 };
 
+bool HasAvx2Only() { return dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core; }
+
 // oneDNN's depthwise weight gradient needs images at least as large as the kernel. Below that it multiplies matrices of
 // one row for each image and channel, and XLA is several times faster.
 bool IsCrowdOfTinyImages(const Problem& problem) {
@@ -76,6 +78,13 @@ std::optional<Formulation> ForAvx2(const Problem& problem) {
 
 }  // namespace
 
+std::vector<Problem> TakeApart(const Problem& trimmed) {
+  const bool volumes = trimmed.rank == 3 && trimmed.direction == Direction::kBackwardFilter;
+  Problem folded = trimmed;
+  if (volumes && HasAvx2Only() && Sizes(trimmed).taps > 1 && !FoldTaps(folded)) return SliceDepth(trimmed);
+  return {trimmed};
+}
+
 std::vector<Formulation> Formulate(const Problem& trimmed) {
   std::vector<Formulation> formulations;
   if (IsCrowdOfTinyImages(trimmed)) return formulations;
@@ -93,7 +102,7 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
   if (filter ? narrow : problem.dilation[0] >= 256) SplitDilation(problem);
   InsertUnitAxis(problem);
   // With AVX-512 oneDNN's own order, channels last, was the best for nearly all layers.
-  if (dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core) {
+  if (HasAvx2Only()) {
     if (auto formulation = ForAvx2(problem)) formulations.push_back(*std::move(formulation));
   }
   formulations.push_back({problem, false, nullptr});

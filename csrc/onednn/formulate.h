@@ -13,6 +13,9 @@ struct Formulation {
   const char* first = nullptr;  // implementations to try before the others, by a piece of their name
 };
 
+// The problems whose results together are the problem's: itself, or slices of it.
+std::vector<Problem> TakeApart(const Problem& trimmed);
+
 // The last one is the problem as it is, channels last, in oneDNN's own order. Empty where XLA is known to be faster.
 std::vector<Formulation> Formulate(const Problem& trimmed);
 

@@ -77,6 +77,35 @@ void SplitDilation(Problem& problem) {
   problem.rank = 2;
 }
 
+std::vector<Problem> SliceDepth(const Problem& problem) {
+  std::vector<Problem> slices;
+  const int64_t stride = problem.stride[0], low = problem.pad_low[0];
+  for (int64_t tap = 0; tap < problem.w.extent[2]; ++tap) {
+    // The frames of y for which this tap reads a frame of x: 0 <= q*stride - low + at < depth.
+    const int64_t at = tap * problem.dilation[0], reachable = problem.x.extent[2] - 1 + low - at;
+    const int64_t first = std::max<int64_t>(0, (low - at + stride - 1) / stride);
+    const int64_t last = reachable < 0 ? -1 : std::min(problem.y.extent[2] - 1, reachable / stride);
+    if (first > last) continue;
+    Problem slice = problem;
+    slice.x.offset += (first * stride - low + at) * problem.x.stride[2];
+    slice.y.offset += first * problem.y.stride[2];
+    slice.w.offset += tap * problem.w.stride[2];
+    slice.x_frames = {{last - first + 1, stride * problem.x.stride[2], 0}};
+    slice.y_frames = {{last - first + 1, problem.y.stride[2], 0}};
+    slice.x.extent[0] *= last - first + 1;
+    slice.y.extent[0] *= last - first + 1;
+    for (Tensor* tensor : {&slice.x, &slice.w, &slice.y}) {
+      std::copy(tensor->extent.begin() + 3, tensor->extent.end(), tensor->extent.begin() + 2);
+      std::copy(tensor->stride.begin() + 3, tensor->stride.end(), tensor->stride.begin() + 2);
+    }
+    for (Spatial* values : {&slice.stride, &slice.dilation, &slice.pad_low})
+      std::copy(values->begin() + 1, values->end(), values->begin());
+    slice.rank = problem.rank - 1;
+    slices.push_back(slice);
+  }
+  return slices;
+}
+
 void InsertUnitAxis(Problem& problem) {
   if (problem.rank > 1) return;
   for (Tensor* tensor : {&problem.x, &problem.w, &problem.y}) {

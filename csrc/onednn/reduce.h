@@ -8,12 +8,12 @@
 
 namespace jcc::onednn {
 
-// A reduced convolution. The kernel taps that became input features (see FoldTaps) are outer factors of the feature
-// axis of x and w: their extents, and their strides in either tensor.
+// A reduced convolution. Axes may be made of several of the caller's, given as extents and strides (dst is not used).
 struct Problem : ConvSpec {
   explicit Problem(const ConvSpec& spec) : ConvSpec(spec) {}
 
-  std::vector<CopyAxis> x_taps, w_taps;  // dst is not used
+  std::vector<CopyAxis> x_taps, w_taps;      // outer factors of the input features: see FoldTaps
+  std::vector<CopyAxis> x_frames, y_frames;  // inner factors of the batch: see SliceDepth
 };
 
 // Trims each axis:
@@ -32,6 +32,11 @@ bool FoldTaps(Problem& problem);
 // One axis dilated by d is d interleaved axes that are not: l = d*h + r makes (L) the same memory as (L/d, d), and a
 // dilated kernel (K) a plain one (K, 1). Done where d divides the extents and the pad.
 void SplitDilation(Problem& problem);
+
+// A weight gradient of volumes, one tap of the first axis at a time: gradients of images, the frames of a volume being
+// a part of the batch. Taps that meet only padding are left out. (oneDNN's 3-D weight gradient on AVX2 is a matrix
+// product on copies of each volume.)
+std::vector<Problem> SliceDepth(const Problem& problem);
 
 // Makes one spatial axis two, the first of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
 void InsertUnitAxis(Problem& problem);
