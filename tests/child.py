@@ -1,6 +1,7 @@
 """What tests run in a process of its own: `python child.py NAME [ARGUMENT...]`. A failed check raises."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -131,6 +132,74 @@ def without_native():
     x, w = np.ones((1, 5, 2), np.float32), np.ones((3, 2, 3), np.float32)
     with jcc.options(backend="native"), pytest.raises(NotImplementedError, match="_onednn"):
         jax.jit(jcc.conv)(x, w)
+
+
+COLLECTIVES = ("all-gather", "all-reduce")
+
+
+def _collectives(function, *arguments):
+    """The compiled function, and how many all-gathers and all-reduces its program has."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    text = compiled.as_text()
+    return compiled, tuple(len(re.findall(rf"= \S+ {name}(?:-start)?\(", text)) for name in COLLECTIVES)
+
+
+def sharding():
+    """Arrays split over a 2 x 2 mesh: right values, and no more collectives than the mathematics asks for."""
+    jax.config.update("jax_num_cpu_devices", 4)
+    mesh = jax.make_mesh((2, 2), ("b", "t"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    problem = problems.parse("n4i4o6_h5k2s2p1,0_w6k3p0,2d2")
+    (x, w), y = harness.operands("conv", problem), harness.arrays(problem)["y"]
+    conv = harness.function("conv", problem)
+    data = harness.function("conv_backward_data", problem)
+    filt = harness.function("conv_backward_filter", problem)
+    wanted = {
+        "y": harness.third(problem, "y", x=x, w=w),
+        "x": harness.third(problem, "x", y=y, w=w),
+        "w": harness.third(problem, "w", x=x, y=y),
+    }
+
+    def check(role, function, a, a_spec, b, b_spec, gathers, reduces, result_spec):
+        placed = [jax.device_put(v, jax.NamedSharding(mesh, s)) for v, s in ((a, a_spec), (b, b_spec))]
+        compiled, counts = _collectives(function, *placed)
+        out = compiled(*placed)
+        harness.assert_equal(out, wanted[role])
+        assert counts == (gathers, reduces), (role, a_spec, b_spec, counts)
+        assert out.sharding.is_equivalent_to(jax.NamedSharding(mesh, result_spec), out.ndim), out.sharding
+
+    batch, whole = P("b"), P()
+    check("y", conv, x, batch, w, whole, 0, 0, batch)
+    check("x", data, y, batch, w, whole, 0, 0, batch)
+    check("w", filt, x, batch, y, batch, 0, 1, whole)
+    check("y", conv, x, P(("b", "t")), w, whole, 0, 0, P(("b", "t")))
+    out_features, in_features = P(None, None, None, "t"), P(None, None, "t")
+    check("y", conv, x, batch, w, out_features, 0, 0, P("b", None, None, "t"))
+    check("y", conv, x, P("b", None, None, "t"), w, in_features, 0, 1, batch)
+
+    # Groups: the batch splits, the features are gathered.
+    grouped = problems.parse("g2_n4i4o6_h5k2s2p1,0_w6k3p0,2d2")
+    x, w = harness.operands("conv", grouped)
+    placed = jax.device_put(x, jax.NamedSharding(mesh, batch))
+    compiled, counts = _collectives(harness.function("conv", grouped), placed, w)
+    harness.assert_equal(compiled(placed, w), harness.oracle("conv", grouped, x, w))
+    assert counts == (0, 0), counts
+
+
+def explicit_mesh():
+    """A mesh whose splits are part of the types: gradients come back split as the operands are."""
+    jax.config.update("jax_num_cpu_devices", 4)
+    mesh = jax.make_mesh((4,), ("b",), axis_types=(jax.sharding.AxisType.Explicit,))
+    problem = problems.parse("n8i4o6_h5k2s2p1,0_w6k3p0,2d2")
+    (x, w), y = harness.operands("conv", problem), harness.arrays(problem)["y"]
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(x, jax.NamedSharding(mesh, P("b")))
+        out, vjp = jax.vjp(jax.jit(harness.function("conv", problem)), placed, w)
+        assert jax.typeof(out).sharding.spec[0] == "b", jax.typeof(out)
+        dx, dw = vjp(jax.device_put(y, jax.NamedSharding(mesh, jax.typeof(out).sharding.spec)))
+        assert jax.typeof(dx).sharding == jax.typeof(placed).sharding
+    harness.assert_equal(out, harness.oracle("conv", problem, x, w))
+    harness.assert_equal(dx, harness.third(problem, "x", y=y, w=w))
+    harness.assert_equal(dw, harness.third(problem, "w", x=x, y=y))
 
 
 if __name__ == "__main__":

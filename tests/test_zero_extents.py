@@ -86,3 +86,21 @@ def test_transpose_of_nothing(backend):
 @pytest.mark.parametrize("dtype", ["f64", "i32", "c64"])
 def test_other_dtypes(dtype, backend_name):
     harness.check_every_function(problems.parse(f"{dtype}_n0i3o4_w5k3"), backend_name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2i3o5_w11k4s4p0",  # kernel = stride: one matrix product, and a tail that it does not write
+        "n2i8o8_h11k2s2p0_w9k2s2p0",
+        "n2i3o5_w11k1s3p0",  # one tap: every third element
+        "g2_n2i4o6_w12k3s2p-2,-3",  # cropped
+        "n1i2o3_w3k2s2p6,5",  # outputs that see padding only
+        "n2i4o4_d2k3p3_h5k2_w5k2",  # depth taps that meet padding only
+    ],
+)
+def test_unread_and_unreached_elements_are_zero(text, backend):
+    """Memory that held NaN before: no element of a result is left as it was."""
+    for _ in range(3):
+        freed_nan_memory()
+        harness.check_every_function(problems.parse(text), backend)
