@@ -3,13 +3,10 @@
 import functools
 import logging
 import os
-import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxlib.version
 import numpy as np
 from jax import lax
 from jax.interpreters import mlir
@@ -18,18 +15,12 @@ from jax_cudnn_conv import _compat, _native, _process, _xla
 from jax_cudnn_conv._partitioning import partitioned, splits_over_devices
 from jax_cudnn_conv._primitives import DIRECTIONS, Direction, result_shape
 from jax_cudnn_conv._spec import ConvSpec
+from jax_cudnn_conv._targets import TARGETS, onednn
 
 logger = logging.getLogger("jax_cudnn_conv")
 if os.environ.get("JAX_CUDNN_CONV_LOG", "0") not in ("", "0"):
     logger.addHandler(logging.StreamHandler())
     logger.setLevel(logging.INFO)
-
-# The custom-call targets, by the role of what they compute.
-TARGETS = {
-    "y": "jax_cudnn_conv_onednn_fwd_v1",
-    "x": "jax_cudnn_conv_onednn_dgrad_v1",
-    "w": "jax_cudnn_conv_onednn_wgrad_v1",
-}
 
 _FLOATS = tuple(map(jnp.dtype, (jnp.float32, jnp.bfloat16, jnp.float16)))
 
@@ -62,7 +53,7 @@ def choose(
         return Kernel("xla", "convolution", reason="asked for by options(backend='xla')")
     if platform != "cpu":
         return Kernel("xla", "convolution", reason=f"no native backend for platform {platform!r}")
-    module = _onednn_with_targets()
+    module = onednn()
     if module is None:
         return Kernel("xla", "convolution", reason=f"oneDNN is not available: {_native.onednn_error()}")
     if not 1 <= spec.rank <= 3:
@@ -116,46 +107,6 @@ def _attributes(geometry: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(v, dtypes[type(v)])[()] for name, v in geometry.items()}
 
 
-def _environment_integer(name: str, low: int) -> int | None:
-    """The value of an environment variable that holds an integer, None if it is not set."""
-    text = os.environ.get(name, "")
-    if not text:
-        return None
-    if not text.strip().isdecimal() or int(text) < low:
-        raise ValueError(f"{name} must be an integer of at least {low}; got {text!r}")
-    return int(text)
-
-
-@functools.cache
-def _onednn_with_targets() -> Any:
-    """The oneDNN module with its FFI targets registered, or None."""
-    module = _native.onednn()
-    if module is None:
-        return None
-    # JAX's CPU backend cannot start with a handler of a newer API than its own, so look before.
-    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
-    major, minor = (
-        int(re.search(rf"define XLA_FFI_API_{part} (\d+)", header)[1])  # type: ignore[index]
-        for part in ("MAJOR", "MINOR")
-    )
-    built_major, built_minor = module.ffi_api_version()
-    if built_major != major or built_minor > minor:
-        _native.reject_onednn(
-            f"it was built for XLA's FFI {built_major}.{built_minor}; "
-            f"jaxlib {jaxlib.version.__version__} has {major}.{minor}"
-        )
-        return None
-    plans = _environment_integer("JAX_CUDNN_CONV_PLANS", 0)
-    if plans is not None:
-        module.set_plan_cache_capacity(plans)
-    threads = _environment_integer("JAX_CUDNN_CONV_NUM_THREADS", 1)
-    if threads is not None:
-        module.set_num_threads(threads)
-    for name, capsule in module.targets().items():
-        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
-    return module
-
-
 def _onednn(lhs, rhs, *, direction, spec, out_dtype, precision, kernel):
     """Call oneDNN in the kernel's dtype."""
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
@@ -184,8 +135,7 @@ def _lower(direction, platform, ctx, lhs, rhs, *, backend, **params):
     return mlir.lower_fun(rule, multiple_results=False)(ctx, lhs, rhs, **params)
 
 
-# Now, not with the first convolution: a function loaded with `jax.export` needs the targets, too.
-_onednn_with_targets()
+onednn()  # now, not with the first convolution: a function loaded with `jax.export` needs the targets, too
 for _direction in DIRECTIONS:
     _compat.ask_for_devices(_direction.primitive)
     for _platform in ("cpu", None):

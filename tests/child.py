@@ -22,7 +22,8 @@ def values(*texts):
     """The given problems, exactly; then the native backend's instruction set and threads."""
     for text in texts:
         harness.check_every_function(problems.parse(text))
-    print(_native.onednn().info())
+    module = _native.onednn()
+    print(module.info() if module else _native.onednn_error())
 
 
 def devices():

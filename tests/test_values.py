@@ -27,6 +27,16 @@ def test_values_without_a_native_kernel(text):
     harness.check_every_function(problems.parse(text), "auto")
 
 
+def test_a_gradient_at_which_xla_gives_up():
+    """XLA itself ends the process on the plain form of this data gradient (seen in jaxlib 0.10.2).
+
+    An axis with a kernel and a stride of 2 and pads of 1, beside one on which the kernel is larger than y.
+    """
+    harness.python(
+        "child.py", "values", "f64_n1i1o1_h2k3s2p1,4d3_w9k2s2p2", "f64_n1i2o3_h2k3s2p1,4d3_w10k2s2p1"
+    )
+
+
 @pytest.mark.parametrize("text", ["g2_n2i4o6_h7k3s2p1_w9k2p1,0", "n2i3o5_w9k4s2p3,1"])
 def test_adjoint_identity(text, backend):
     """<conv(x, w), v> = <x, dx(v, w)> = <w, dw(x, v)>, of the library's own results."""

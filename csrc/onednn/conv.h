@@ -21,12 +21,16 @@ class ConvPlan {
   // The operands and the result of the spec's direction are read and written, in their place among x, w and y.
   void Run(void* x, void* w, void* y) const;
 
-  // The name of oneDNN's implementation.
+  // The name of oneDNN's implementation, such as "jit:avx2".
   std::string kernel() const;
+
+  // Why XLA should compute the problem if it can: nullptr if it should not.
+  const char* why_xla() const { return why_xla_; }
 
  private:
   Direction direction_;
   int64_t result_bytes_;
+  const char* why_xla_ = nullptr;
   bool zero_first_ = false;      // the kernels write only a part of the result; the rest is zero
   std::vector<Kernel> kernels_;  // several where a volume is taken apart; none where the whole result is zero
 };

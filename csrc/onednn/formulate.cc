@@ -31,15 +31,6 @@ struct Sizes {
 
 bool HasAvx2Only() { return dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core; }
 
-// oneDNN's depthwise weight gradient needs images at least as large as the kernel. Below that it multiplies matrices of
-// one row for each image and channel, and XLA is several times faster.
-bool IsCrowdOfTinyImages(const Problem& problem) {
-  if (problem.direction != Direction::kBackwardFilter || problem.groups == 1 || problem.in_features() > 1) return false;
-  bool tiny = false;
-  for (int a = 0; a < problem.rank; ++a) tiny |= problem.x.extent[2 + a] < problem.reach(a);
-  return tiny && problem.n() >= 16;
-}
-
 bool AnyOver1(const Problem& problem, const Spatial& values) {
   return std::any_of(values.begin(), values.begin() + problem.rank, [](int64_t v) { return v > 1; });
 }
@@ -87,7 +78,6 @@ std::vector<Problem> TakeApart(const Problem& trimmed) {
 
 std::vector<Formulation> Formulate(const Problem& trimmed) {
   std::vector<Formulation> formulations;
-  if (IsCrowdOfTinyImages(trimmed)) return formulations;
   Problem problem = trimmed;
   // Folded taps cannot be an axis of a blocked layout; the matrix product takes plain ones.
   if (FoldTaps(problem)) {
@@ -107,6 +97,13 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
   }
   formulations.push_back({problem, false, nullptr});
   return formulations;
+}
+
+bool IsBetterOnXla(const Problem& trimmed) {
+  if (trimmed.direction != Direction::kBackwardFilter || trimmed.groups == 1 || trimmed.in_features() > 1) return false;
+  bool tiny = false;
+  for (int a = 0; a < trimmed.rank; ++a) tiny |= trimmed.x.extent[2 + a] < trimmed.reach(a);
+  return tiny && trimmed.n() >= 16;
 }
 
 bool IsSmall(const Problem& problem) {

@@ -1,7 +1,6 @@
 #include "onednn/kernel.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "onednn/select.h"
 #include "parallel.h"
@@ -77,15 +76,17 @@ bool AreIdentity(const std::vector<CopyAxis>& loops) {
 }  // namespace
 
 Kernel::Kernel(const Problem& problem) : direction_(problem.direction), serial_(IsSmall(problem)) {
-  std::string refused = "XLA is faster for depthwise weight gradients of many images smaller than the kernel";
-  for (const Formulation& formulation : Formulate(problem)) {
-    try {
-      WithThreads(serial_, [&] { Prepare(formulation); });
-      return;
-    } catch (const Unsupported& error) {
-      refused = error.what();
-    } catch (const dnnl::error& error) {
-      refused = std::string("oneDNN refuses the problem: ") + error.what();
+  std::string refused;
+  for (const bool reference : {false, true}) {
+    for (const Formulation& formulation : Formulate(problem)) {
+      try {
+        WithThreads(serial_, [&] { Prepare(formulation, reference); });
+        return;
+      } catch (const Unsupported& error) {
+        refused = error.what();
+      } catch (const dnnl::error& error) {
+        refused = std::string("oneDNN refuses the problem: ") + error.what();
+      }
     }
   }
   throw Unsupported(refused);
@@ -97,9 +98,9 @@ size_t Kernel::Reserve(size_t bytes) {
   return offset;
 }
 
-void Kernel::Prepare(const Formulation& formulation) {
+void Kernel::Prepare(const Formulation& formulation, bool reference) {
   const Problem& problem = formulation.problem;
-  const Selection selected = Select(Engine(), formulation);
+  const Selection selected = Select(Engine(), formulation, reference);
   written_ = NumBytes(problem.result(), problem.rank);
   x_ = w_ = y_ = {};
   scratch_bytes_ = 0;

@@ -12,7 +12,8 @@ namespace jcc::onednn {
 
 class Kernel {
  public:
-  // Takes the first formulation of the problem that oneDNN accepts. Throws Unsupported where there is none.
+  // Takes the first formulation of the problem for which oneDNN has more than its reference kernel (a naive loop), the
+  // reference where there is nothing else. Throws Unsupported where there is not even that.
   explicit Kernel(const Problem& problem);
 
   // The operands and the result of the problem's direction are read and written, in their place among x, w and y.
@@ -38,7 +39,7 @@ class Kernel {
     size_t scratch = 0, reorder_scratch = 0;  // where the kernel's copy and the reorder's own lie in the scratch memory
   };
 
-  void Prepare(const Formulation& formulation);
+  void Prepare(const Formulation& formulation, bool reference);
   void Stage(const std::vector<std::vector<CopyAxis>>& axes, const Tensor& tensor, const dnnl::memory::desc& native,
              bool result, Operand& operand);
   size_t Reserve(size_t bytes);

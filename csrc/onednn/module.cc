@@ -130,7 +130,9 @@ std::pair<std::string, std::string> Describe(const std::string& result, const st
                                static_cast<int64_t>(strides.size()), static_cast<int64_t>(dilation.size()),
                                static_cast<int64_t>(pad_low.size()), groups, allow_bf16});
   try {
-    return {GetPlan(spec)->kernel(), ""};
+    const auto plan = GetPlan(spec);
+    if (plan->why_xla() != nullptr) return {"", plan->why_xla()};
+    return {plan->kernel(), ""};
   } catch (const Unsupported& error) {
     return {"", error.what()};
   }

@@ -67,7 +67,7 @@ struct BackwardFilterLayouts {
 
 // Makes the primitive of the first implementation that works, those named `first` before the others.
 template <typename Primitive, typename Layouts, typename Pd>
-Selection FirstThatWorks(const Pd& original, const char* first) {
+Selection FirstThatWorks(const Pd& original, const char* first, bool reference) {
   std::string refused;
   for (const bool preferred : {true, false}) {
     if (preferred && first == nullptr) continue;
@@ -76,7 +76,7 @@ Selection FirstThatWorks(const Pd& original, const char* first) {
       Selection selection = Layouts()(pd);
       const bool named = first != nullptr && selection.name.find(first) != std::string::npos;
       if (named != preferred) continue;
-      if (selection.name.rfind("ref", 0) == 0) {
+      if ((selection.name.rfind("ref", 0) == 0) != reference) {
         refused += ' ' + selection.name;
         continue;
       }
@@ -93,7 +93,7 @@ Selection FirstThatWorks(const Pd& original, const char* first) {
 
 }  // namespace
 
-Selection Select(const dnnl::engine& engine, const Formulation& formulation) {
+Selection Select(const dnnl::engine& engine, const Formulation& formulation, bool reference) {
   using dnnl::algorithm;
   const Problem& problem = formulation.problem;
   const Geometry g = MakeGeometry(problem, formulation.blocked);
@@ -109,17 +109,17 @@ Selection Select(const dnnl::engine& engine, const Formulation& formulation) {
                                         g.dilates, g.pad_low, g.pad_high, attr);
   switch (problem.direction) {
     case Direction::kForward:
-      return FirstThatWorks<Forward, ForwardLayouts>(forward, formulation.first);
+      return FirstThatWorks<Forward, ForwardLayouts>(forward, formulation.first, reference);
     case Direction::kBackwardData:
       return FirstThatWorks<BackwardData, BackwardDataLayouts>(
           BackwardData::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y, g.strides, g.dilates,
                                        g.pad_low, g.pad_high, forward, attr),
-          formulation.first);
+          formulation.first, reference);
     default:
       return FirstThatWorks<BackwardFilter, BackwardFilterLayouts>(
           BackwardFilter::primitive_desc(engine, algorithm::convolution_direct, g.x, g.w, g.y, g.strides, g.dilates,
                                          g.pad_low, g.pad_high, forward, attr),
-          formulation.first);
+          formulation.first, reference);
   }
 }
 

@@ -25,8 +25,8 @@ inline dnnl::memory::data_type ToOneDnn(DType dtype) {
   return dtype == DType::kF32 ? Type::f32 : dtype == DType::kBF16 ? Type::bf16 : Type::f16;
 }
 
-// Prepares the first of oneDNN's implementations that works. Throws Unsupported where only the reference kernel (a
-// naive loop) takes the problem, dnnl::error where none does.
-Selection Select(const dnnl::engine& engine, const Formulation& formulation);
+// Prepares the first of oneDNN's implementations that works, or with `reference` the first of its reference kernels
+// (naive loops). Throws Unsupported or dnnl::error where there is none.
+Selection Select(const dnnl::engine& engine, const Formulation& formulation, bool reference);
 
 }  // namespace jcc::onednn
