@@ -14,6 +14,10 @@ def conv(
     lhs: Any, rhs: Any, *, direction: Direction, spec: ConvSpec, out_dtype: Any, precision: Any, **_: Any
 ) -> jax.Array:
     """Compute one direction."""
+    if spec.rank == 0:  # XLA's grouped convolution without a spatial axis is wrong in jaxlib 0.7.2
+        lifted = _with_unit_axis(spec)
+        types = {"out_dtype": out_dtype, "precision": precision}
+        return conv(lhs[..., None], rhs[..., None], direction=direction, spec=lifted, **types)[..., 0]
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
     if 0 in (*shape, *lhs.shape, *rhs.shape):
         return jnp.zeros(shape, out_dtype)
@@ -23,6 +27,22 @@ def conv(
     rule = {"y": _forward, "x": _data_gradient, "w": _filter_gradient}[direction.result]
     types = {"precision": precision, "preferred_element_type": jnp.promote_types(compute, out_dtype)}
     return rule(lhs.astype(compute), rhs.astype(compute), spec, types).astype(out_dtype)
+
+
+def _with_unit_axis(spec: ConvSpec) -> ConvSpec:
+    """The same geometry with one more, last axis of extent 1."""
+    last = 2 + spec.rank
+    return ConvSpec(
+        x_dims=(*spec.x_dims, last),
+        w_dims=(*spec.w_dims, last),
+        y_dims=(*spec.y_dims, last),
+        x_spatial=(*spec.x_spatial, 1),
+        w_spatial=(*spec.w_spatial, 1),
+        strides=(*spec.strides, 1),
+        padding=(*spec.padding, (0, 0)),
+        dilation=(*spec.dilation, 1),
+        groups=spec.groups,
+    )
 
 
 class _Split(NamedTuple):
