@@ -32,9 +32,8 @@ def test_a_gradient_at_which_xla_gives_up():
 
     An axis with a kernel and a stride of 2 and pads of 1, beside one on which the kernel is larger than y.
     """
-    harness.python(
-        "child.py", "values", "f64_n1i1o1_h2k3s2p1,4d3_w9k2s2p2", "f64_n1i2o3_h2k3s2p1,4d3_w10k2s2p1"
-    )
+    problems_ = ("f64_n1i1o1_h2k3s2p1,4d3_w9k2s2p2", "f64_n1i2o3_h2k3s2p1,4d3_w10k2s2p1")
+    harness.python("child.py", "values", *problems_, JAX_ENABLE_X64="1")
 
 
 @pytest.mark.parametrize("text", ["g2_n2i4o6_h7k3s2p1_w9k2p1,0", "n2i3o5_w9k4s2p3,1"])
