@@ -12,26 +12,26 @@ void Require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("jax_cudnn_conv: ") + what);
 }
 
-Tensor MakeTensor(const ConvArguments::Array& array) {
-  const int64_t ndim = array.ndim;
+Tensor MakeTensor(const ConvArguments::Array& array, const ConvArguments::List& dims) {
+  const auto& [shape, ndim] = array.shape;
   Require(ndim >= 3 && ndim <= 2 + kMaxSpatial, "a tensor must have 1 to 3 spatial axes");
-  Require(array.num_dims == ndim, "dims must name each axis of its tensor");
+  Require(dims.size == ndim, "dims must name each axis of its tensor");
   std::array<int64_t, 2 + kMaxSpatial> stride{};
   int64_t elements = 1;
   for (int64_t k = ndim - 1; k >= 0; --k) {
-    Require(array.shape[k] >= 0, "extents must not be negative");
+    Require(shape[k] >= 0, "extents must not be negative");
     stride[k] = elements;
-    Require(array.shape[k] == 0 || elements <= kMaxElements / array.shape[k], "too many elements");
-    elements *= array.shape[k] == 0 ? 1 : array.shape[k];
+    Require(shape[k] == 0 || elements <= kMaxElements / shape[k], "too many elements");
+    elements *= shape[k] == 0 ? 1 : shape[k];
   }
   Tensor tensor;
   tensor.dtype = array.dtype;
   unsigned seen = 0;
   for (int64_t k = 0; k < ndim; ++k) {
-    const int64_t d = array.dims[k];
+    const int64_t d = dims.data[k];
     Require(d >= 0 && d < ndim && !(seen >> d & 1), "dims must be a permutation of the axes");
     seen |= 1u << d;
-    tensor.extent[k] = array.shape[d];
+    tensor.extent[k] = shape[d];
     tensor.stride[k] = stride[d];
   }
   return tensor;
@@ -40,27 +40,29 @@ Tensor MakeTensor(const ConvArguments::Array& array) {
 }  // namespace
 
 ConvSpec MakeConvSpec(Direction direction, const ConvArguments& arguments) {
+  const ConvArguments::Array* const given[] = {&arguments.lhs, &arguments.rhs, &arguments.result};
+  const auto places = Places(direction);
   ConvSpec spec;
   spec.direction = direction;
-  spec.x = MakeTensor(arguments.x);
-  spec.w = MakeTensor(arguments.w);
-  spec.y = MakeTensor(arguments.y);
-  spec.rank = arguments.w.ndim - 2;
+  spec.x = MakeTensor(*given[places[0]], arguments.x_dims);
+  spec.w = MakeTensor(*given[places[1]], arguments.w_dims);
+  spec.y = MakeTensor(*given[places[2]], arguments.y_dims);
+  spec.rank = arguments.w_dims.size - 2;
   spec.groups = arguments.groups;
-  spec.allow_bf16 = arguments.allow_bf16;
-  Require(arguments.x.ndim == arguments.w.ndim && arguments.y.ndim == arguments.w.ndim, "ranks differ");
-  Require(
-      arguments.num_strides == spec.rank && arguments.num_dilation == spec.rank && arguments.num_pad_low == spec.rank,
-      "strides, dilation and pad_low must have one entry per spatial axis");
+  spec.allow_narrow = arguments.allow_narrow;
+  Require(arguments.x_dims.size == spec.rank + 2 && arguments.y_dims.size == spec.rank + 2, "ranks differ");
+  Require(arguments.strides.size == spec.rank && arguments.dilation.size == spec.rank &&
+              arguments.pad_low.size == spec.rank,
+          "strides, dilation and pad_low must have one entry per spatial axis");
   Require(spec.groups >= 1 && spec.w.extent[0] % spec.groups == 0, "groups must divide the output features");
   Require(spec.x.extent[0] == spec.y.extent[0], "x and y must have the same batch");
   Require(spec.x.extent[1] == spec.groups * spec.w.extent[1], "x and w must agree on the input features");
   Require(spec.y.extent[1] == spec.w.extent[0], "y and w must agree on the output features");
   constexpr int64_t kLargest = (int64_t{1} << 31) - 1;
   for (int a = 0; a < spec.rank; ++a) {
-    spec.stride[a] = arguments.strides[a];
-    spec.dilation[a] = arguments.dilation[a];
-    spec.pad_low[a] = arguments.pad_low[a];
+    spec.stride[a] = arguments.strides.data[a];
+    spec.dilation[a] = arguments.dilation.data[a];
+    spec.pad_low[a] = arguments.pad_low.data[a];
     Require(spec.stride[a] >= 1 && spec.stride[a] <= kLargest, "strides must be between 1 and 2**31 - 1");
     Require(spec.dilation[a] >= 1 && spec.dilation[a] <= kLargest, "dilation must be between 1 and 2**31 - 1");
     Require(spec.pad_low[a] >= -kLargest && spec.pad_low[a] <= kLargest, "pads must fit into 32 bits");
@@ -70,10 +72,14 @@ ConvSpec MakeConvSpec(Direction direction, const ConvArguments& arguments) {
   return spec;
 }
 
-const char* ToString(DType dtype) { return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "f16"; }
+const char* ToString(DType dtype) {
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64"};
+  return kNames[static_cast<int>(dtype)];
+}
 
 const char* LongName(DType dtype) {
-  return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "float64"};
+  return kNames[static_cast<int>(dtype)];
 }
 
 std::string ToString(const ConvSpec& spec) {

@@ -11,7 +11,7 @@ namespace jcc {
 // Which of the three tensors is computed from the other two.
 enum class Direction : int64_t { kForward, kBackwardData, kBackwardFilter };
 
-enum class DType : int64_t { kF32, kBF16, kF16 };
+enum class DType : int64_t { kF32, kBF16, kF16, kF64 };
 
 inline constexpr int kMaxSpatial = 3;
 using Spatial = std::array<int64_t, kMaxSpatial>;
@@ -24,7 +24,7 @@ struct Tensor {
   DType dtype = DType::kF32;
 };
 
-inline int64_t ElementSize(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+inline int64_t ElementSize(DType dtype) { return dtype == DType::kF64 ? 8 : dtype == DType::kF32 ? 4 : 2; }
 
 inline int64_t NumBytes(const Tensor& tensor, int64_t rank) {
   int64_t bytes = ElementSize(tensor.dtype);
@@ -38,7 +38,7 @@ struct ConvSpec {
   int64_t groups = 1;
   Spatial stride{}, dilation{}, pad_low{};
   Tensor x, w, y;
-  int64_t allow_bf16 = 0;  // may f32 products be computed in bf16?
+  int64_t allow_narrow = 0;  // may f32 operands be narrowed before they are multiplied, as a backend can?
 
   int64_t n() const { return x.extent[0]; }
   int64_t in_features() const { return w.extent[1]; }            // of one group
@@ -51,20 +51,36 @@ struct ConvSpec {
   }
 };
 
+// Where the two operands and the result of a direction stand among x, w, y; and, as each is its own inverse, which of
+// those x, w and y are.
+constexpr std::array<int, 3> Places(Direction direction) {
+  switch (direction) {
+    case Direction::kForward:  // (x, w) -> y
+      return {0, 1, 2};
+    case Direction::kBackwardData:  // (y, w) -> x
+      return {2, 1, 0};
+    default:  // (x, y) -> w
+      return {0, 2, 1};
+  }
+}
+
 // The raw form: shapes in memory order, and the positions of the logical axes in them.
 struct ConvArguments {
+  struct List {
+    const int64_t* data;
+    int64_t size;
+
+    template <typename Container>
+    List(const Container& c) : data(c.begin() == c.end() ? nullptr : &*c.begin()), size(c.size()) {}
+  };
   struct Array {
-    const int64_t* shape;
-    int64_t ndim;
-    const int64_t* dims;
-    int64_t num_dims;
+    List shape;
     DType dtype;
   };
-  Array x, w, y;
-  const int64_t *strides, *dilation, *pad_low;
-  int64_t num_strides, num_dilation, num_pad_low;
+  Array lhs, rhs, result;  // of the direction
+  List x_dims, w_dims, y_dims, strides, dilation, pad_low;
   int64_t groups;
-  bool allow_bf16;
+  bool allow_narrow;
 };
 
 // Throws std::invalid_argument where the arguments do not describe a convolution: nothing read from outside is trusted.

@@ -97,7 +97,7 @@ def _geometry(spec: ConvSpec, precision: Any) -> dict[str, Any]:
         "dilation": spec.dilation,
         "pad_low": tuple(low for low, _ in spec.padding),
         "groups": spec.groups,
-        "allow_bf16": precision == lax.DotAlgorithmPreset.BF16_BF16_F32,
+        "allow_narrow": precision == lax.DotAlgorithmPreset.BF16_BF16_F32,
     }
 
 

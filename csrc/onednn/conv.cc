@@ -2,12 +2,15 @@
 
 #include <cstring>
 
+#include "errors.h"
 #include "onednn/reduce.h"
 
 namespace jcc::onednn {
 
 ConvPlan::ConvPlan(const ConvSpec& spec)
     : direction_(spec.direction), result_bytes_(NumBytes(spec.result(), spec.rank)) {
+  for (const Tensor* tensor : {&spec.x, &spec.w, &spec.y})
+    if (tensor->dtype == DType::kF64) throw Unsupported("oneDNN has no f64");
   Problem problem(spec);
   int64_t written = 0;
   if (result_bytes_ > 0 && Trim(problem)) {

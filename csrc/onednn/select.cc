@@ -99,7 +99,7 @@ Selection Select(const dnnl::engine& engine, const Formulation& formulation, boo
   const Geometry g = MakeGeometry(problem, formulation.blocked);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (problem.allow_bf16) attr.set_fpmath_mode(dnnl::fpmath_mode::bf16);
+  if (problem.allow_narrow) attr.set_fpmath_mode(dnnl::fpmath_mode::bf16);
   using Forward = dnnl::convolution_forward;
   using BackwardData = dnnl::convolution_backward_data;
   using BackwardFilter = dnnl::convolution_backward_weights;

@@ -1,18 +1,13 @@
 // Which of oneDNN's implementations computes a formulation.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 
+#include "errors.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "onednn/formulate.h"
 
 namespace jcc::onednn {
-
-// What oneDNN cannot run well; the message says why.
-struct Unsupported : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 struct Selection {
   dnnl::primitive primitive;
