@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 
 from jax_cudnn_conv import _arguments as args
-from jax_cudnn_conv import _process
+from jax_cudnn_conv import _fused, _process
 from jax_cudnn_conv._arguments import DimensionNumbers, PaddingLike
-from jax_cudnn_conv._primitives import DGRAD, FWD, WGRAD, bind
+from jax_cudnn_conv._primitives import DGRAD, WGRAD, bind
 from jax_cudnn_conv._spec import ConvSpec, Ints, Pads, output_extent, string_padding, transposed_extents
 from jax_cudnn_conv.options import current
 
@@ -74,8 +73,10 @@ def conv(
     _check_crop(spec)
     _check_features(spec, "x", x, kernel)
     params = _params(precision, preferred_element_type, x=x, kernel=kernel)
-    y = bind(FWD, x, kernel, spec=spec, **params)
-    return _bias_and_activation(y, spec.y_dims[1], bias, activation)
+    relu = args.activation(activation) == "relu"
+    if bias is not None:
+        bias = args.bias(bias, kernel.shape[spec.w_dims[0]], params["out_dtype"])
+    return _fused.conv(x, kernel, bias, relu=relu, spec=spec, **params)
 
 
 def conv_transpose(
@@ -153,7 +154,10 @@ def conv_transpose(
     _check_features(spec, "y", x, kernel)
     params = _params(precision, preferred_element_type, x=x, kernel=kernel)
     y = bind(DGRAD, x, kernel, spec=spec, **params)
-    return _bias_and_activation(y, spec.x_dims[1], bias, activation)
+    channels = spec.x_dims[1]
+    if bias is not None:
+        y = _fused.add_bias(y, args.bias(bias, y.shape[channels], y.dtype), channels)
+    return jax.nn.relu(y) if args.activation(activation) == "relu" else y
 
 
 def conv_backward_data(
@@ -352,12 +356,5 @@ def _params(precision: Any, preferred: Any, **operands: jax.Array) -> dict[str, 
     return {
         "out_dtype": args.result_dtype(preferred, **operands),
         "precision": args.precision(precision),
-        "backend": current().backend,
+        "options": current(),
     }
-
-
-def _bias_and_activation(y: jax.Array, channels: int, bias: Any, activation: str | None) -> jax.Array:
-    if bias is not None:
-        b = args.bias(bias, y.shape[channels], y.dtype)
-        y = y + jnp.expand_dims(b, [axis for axis in range(y.ndim) if axis != channels])
-    return jax.nn.relu(y) if args.activation(activation) == "relu" else y

@@ -29,6 +29,7 @@ def show_config() -> None:
         "devices": ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()),
         "options": current(),
         "oneDNN (CPU)": _onednn(),
+        "cuDNN (CUDA)": _cudnn(),
         "XLA": "every platform, dtype and rank that the backends above lack",
     }
     for name, value in lines.items():
@@ -40,4 +41,15 @@ def _onednn() -> str:
     if module is None:
         return f"not available: {_native.onednn_error()}"
     info = module.info()
+    return ", ".join(f"{key} {value}" for key, value in info.items())
+
+
+def _cudnn() -> str:
+    module = _native.cudnn()
+    if module is None:
+        return f"not available: {_native.cudnn_error()}"
+    try:
+        info = module.info()
+    except RuntimeError as error:
+        return str(error)
     return ", ".join(f"{key} {value}" for key, value in info.items())

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import importlib.util
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -35,12 +36,45 @@ def reject_onednn(reason: str) -> None:
     _reject("oneDNN", reason)
 
 
-def _backend(name: str, module: str, libraries: tuple[tuple[str, str], ...]) -> ModuleType | None:
+def cudnn() -> ModuleType | None:
+    """The compiled module over cuDNN, or None. No warning: on most machines without it there is no GPU."""
+    return _backend("cuDNN", "_cudnn", (), warn=False)
+
+
+def cudnn_error() -> str | None:
+    """Why :func:`cudnn` is None; None where it is a module."""
+    cudnn()
+    found = _backends["cuDNN"]
+    return found if isinstance(found, str) else None
+
+
+def reject_cudnn(reason: str) -> None:
+    """Do without cuDNN from now on, and warn."""
+    _reject("cuDNN", reason)
+
+
+def cudnn_library() -> str:
+    """The path of libcudnn.so.9 in NVIDIA's wheel; empty if that is not installed."""
+    try:
+        package = importlib.util.find_spec("nvidia.cudnn")
+    except ModuleNotFoundError:  # no package nvidia
+        return ""
+    for folder in package.submodule_search_locations or () if package else ():
+        path = Path(folder) / "lib" / "libcudnn.so.9"
+        if path.exists():
+            return str(path)
+    return ""
+
+
+def _backend(name: str, module: str, libraries: tuple[tuple[str, str], ...], warn=True) -> ModuleType | None:
     if name not in _backends:
         try:
             _backends[name] = _import(module, libraries)
         except (ImportError, OSError) as error:
-            _reject(name, str(error))
+            if warn:
+                _reject(name, str(error))
+            else:
+                _backends[name] = str(error)
     found = _backends[name]
     return None if isinstance(found, str) else found
 

@@ -67,7 +67,7 @@ _BATCH_TABLE: dict[frozenset[Role], dict[Role, tuple[int, bool]]] = {
 
 
 def bind(direction: Direction, lhs: Any, rhs: Any, *, spec: ConvSpec, **params: Any) -> jax.Array:
-    """Bind a primitive. ``params``: ``out_dtype``, ``precision`` and ``backend``, as `_api` sets them."""
+    """Bind a primitive. ``params``: ``out_dtype``, ``precision`` and ``options``, as `_api` sets them."""
     lhs, rhs = _compat.cast_to_common_varying_axes(lhs, rhs)
     return direction.primitive.bind(lhs, rhs, spec=spec, **params)
 
@@ -86,7 +86,7 @@ def result_shape(
     return spec.shape(direction.result, **features)
 
 
-def _abstract_eval(direction, lhs, rhs, *, spec, out_dtype, **_):
+def abstract_eval(direction, lhs, rhs, *, spec, out_dtype, **_):
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
     axes = split_axes(
         [spec.factors(role) for role in direction.operands], [lhs.sharding.spec, rhs.sharding.spec]
@@ -154,7 +154,7 @@ def unfold(a, size: int, axis: int, outer: int):
 def _register(direction: Direction) -> None:
     primitive = direction.primitive
     primitive.def_impl(functools.partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(functools.partial(_abstract_eval, direction))
+    primitive.def_abstract_eval(functools.partial(abstract_eval, direction))
     ad.defbilinear(
         primitive,
         functools.partial(_transpose, direction, 0),

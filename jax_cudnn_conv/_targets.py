@@ -9,14 +9,12 @@ from typing import Any
 import jax
 import jaxlib.version
 
-from jax_cudnn_conv import _native
+from jax_cudnn_conv import _native, _winners
 
 # By the role of what they compute. The number changes when the meaning of a call does.
-TARGETS = {
-    "y": "jax_cudnn_conv_onednn_fwd_v1",
-    "x": "jax_cudnn_conv_onednn_dgrad_v1",
-    "w": "jax_cudnn_conv_onednn_wgrad_v1",
-}
+_NAMES = {"y": "fwd", "x": "dgrad", "w": "wgrad"}
+ONEDNN_TARGETS = {role: f"jax_cudnn_conv_onednn_{name}_v1" for role, name in _NAMES.items()}
+CUDNN_TARGETS = {role: f"jax_cudnn_conv_cudnn_{name}_v1" for role, name in _NAMES.items()}
 
 
 def _environment_integer(name: str, low: int) -> int | None:
@@ -35,25 +33,53 @@ def onednn() -> Any:
     module = _native.onednn()
     if module is None:
         return None
-    # JAX's CPU backend cannot start with a handler of a newer API than its own, so look before.
+    if reason := _unfit(module):
+        _native.reject_onednn(reason)
+        return None
+    threads = _environment_integer("JAX_CUDNN_CONV_NUM_THREADS", 1)
+    if threads is not None:
+        module.set_num_threads(threads)
+    _register(module, "cpu")
+    return module
+
+
+@functools.cache
+def cudnn() -> Any:
+    """The cuDNN module with its FFI targets registered, or None. cuDNN itself is loaded when it is used."""
+    module = _native.cudnn()
+    if module is None:
+        return None
+    if reason := _unfit(module):
+        _native.reject_cudnn(reason)
+        return None
+    module.set_library_path(_native.cudnn_library())
+    module.set_winner_functions(_winners.find, _winners.keep, _winners.log)
+    _register(module, "CUDA")
+    return module
+
+
+def _register(module: Any, platform: str) -> None:
+    plans = _environment_integer("JAX_CUDNN_CONV_PLANS", 0)
+    if plans is not None:
+        module.set_plan_cache_capacity(plans)
+    for name, handler in module.targets().items():
+        jax.ffi.register_ffi_target(name, handler, platform=platform)
+
+
+def _unfit(module: Any) -> str:
+    """Why this jaxlib cannot take the module's handlers; empty if it can.
+
+    JAX's backends cannot start with a handler of a newer API than their own, so look before.
+    """
     header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
     major, minor = (
         int(re.search(rf"define XLA_FFI_API_{part} (\d+)", header)[1])  # type: ignore[index]
         for part in ("MAJOR", "MINOR")
     )
     built_major, built_minor = module.ffi_api_version()
-    if built_major != major or built_minor > minor:
-        _native.reject_onednn(
-            f"it was built for XLA's FFI {built_major}.{built_minor}; "
-            f"jaxlib {jaxlib.version.__version__} has {major}.{minor}"
-        )
-        return None
-    plans = _environment_integer("JAX_CUDNN_CONV_PLANS", 0)
-    if plans is not None:
-        module.set_plan_cache_capacity(plans)
-    threads = _environment_integer("JAX_CUDNN_CONV_NUM_THREADS", 1)
-    if threads is not None:
-        module.set_num_threads(threads)
-    for name, capsule in module.targets().items():
-        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
-    return module
+    if built_major == major and built_minor <= minor:
+        return ""
+    return (
+        f"it was built for XLA's FFI {built_major}.{built_minor}; "
+        f"jaxlib {jaxlib.version.__version__} has {major}.{minor}"
+    )

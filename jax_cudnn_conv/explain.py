@@ -6,11 +6,15 @@ from typing import Any
 
 import jax
 
-from jax_cudnn_conv._lowering import Kernel, choose
-from jax_cudnn_conv._primitives import DIRECTIONS, Direction
+from jax_cudnn_conv import _devices, _native
+from jax_cudnn_conv._fused import conv_fused_p
+from jax_cudnn_conv._kernel import Kernel
+from jax_cudnn_conv._lowering import choose, choose_fused
+from jax_cudnn_conv._primitives import DIRECTIONS, FWD, Direction
 from jax_cudnn_conv._spec import ConvSpec
+from jax_cudnn_conv._targets import cudnn
 
-_BY_PRIMITIVE = {d.primitive: d for d in DIRECTIONS}
+_BY_PRIMITIVE = {d.primitive: d for d in DIRECTIONS} | {conv_fused_p: FWD}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +24,11 @@ class Explanation:
     Attributes:
       direction: the primitive: ``"conv_fwd"``, ``"conv_dgrad"`` (the gradient by the input, or a transposed
         convolution) or ``"conv_wgrad"`` (the gradient by the kernel).
-      problem: groups, batch, channels, extents and dtype, such as ``g1n8i1o16_28x28k3x3s2x2_float32``.
-      kernel: what runs it: a tuple of ``backend`` (``"onednn"`` or ``"xla"``), ``name``, ``dtype`` (what it
-        computes in) and ``reason`` (why it is XLA where it is).
+      problem: groups, batch, channels, extents and dtype, such as ``g1n8i1o16_28x28k3x3s2x2_float32``, and
+        what the same kernel adds, such as ``_bias_relu``.
+      kernel: what runs it: a tuple of ``backend`` (``"onednn"``, ``"cudnn"`` or ``"xla"``), ``name``,
+        ``dtype`` (what it computes in), ``reason`` (why it is XLA where it is) and, for cuDNN,
+        ``workspace`` (bytes) and ``notes``.
     """
 
     direction: str
@@ -33,17 +39,24 @@ class Explanation:
         return f"{self.direction:10} {self.problem:48} {self.kernel}"
 
 
-def explain(fn: Callable, *args: Any, **kwargs: Any) -> list[Explanation]:
+def explain(fn: Callable, *args: Any, device: str | None = None, **kwargs: Any) -> list[Explanation]:
     """Say which kernel each convolution of ``fn(*args, **kwargs)`` runs on, without running it.
 
     Args:
       fn: a function that JAX can trace, such as a model, a loss or its gradient.
       *args: example arguments, arrays or `jax.ShapeDtypeStruct`.
-      **kwargs: likewise, by name.
+      device: a GPU to answer for, whether this machine has one or not: ``"sm_75"`` (T4), ``"sm_80"`` (A100),
+        ``"sm_89"`` (L4), ``"sm_90"`` (H200), ``"sm_100"`` (B200) or ``"sm_120"`` (RTX 5090). cuDNN, which
+        must be installed, plans for a description of it. Default: the device that JAX uses.
+      **kwargs: arguments of ``fn`` by name.
 
     Returns:
       One :class:`Explanation` for every convolution of this library in the traced program, in its order;
       one inside a loop counts once. `print(*explain(fn, x), sep="\\n")` makes a table.
+
+    Raises:
+      ValueError: ``device`` is not one of those above.
+      RuntimeError: ``device`` is given, and cuDNN or what it needs to plan is missing; says what.
 
     Example:
       >>> import jax.numpy as jnp, jax_cudnn_conv as jcc
@@ -51,8 +64,13 @@ def explain(fn: Callable, *args: Any, **kwargs: Any) -> list[Explanation]:
       >>> [e.direction for e in jcc.explain(jcc.conv, x, kernel)]
       ['conv_fwd']
     """
+    if device is not None:
+        module = cudnn()
+        if module is None:
+            raise RuntimeError(f"explain(device={device!r}) needs cuDNN: {_native.cudnn_error()}")
+        _devices.described(device, module)
     jaxpr = jax.make_jaxpr(fn)(*args, **kwargs)
-    return [_explain(eqn) for eqn in _convolutions(jaxpr.jaxpr)]
+    return [_explain(eqn, device) for eqn in _convolutions(jaxpr.jaxpr)]
 
 
 def _convolutions(jaxpr: Any) -> Iterator[Any]:
@@ -65,11 +83,19 @@ def _convolutions(jaxpr: Any) -> Iterator[Any]:
                 yield from _convolutions(inner)
 
 
-def _explain(eqn: Any) -> Explanation:
+def _explain(eqn: Any, device: str | None) -> Explanation:
     direction = _BY_PRIMITIVE[eqn.primitive]
-    lhs, rhs = (v.aval for v in eqn.invars)
-    kernel = choose(direction, lhs, rhs, platform=jax.default_backend(), **eqn.params)
-    problem = _problem(direction, eqn.params["spec"], lhs, rhs)
+    lhs, rhs, *bias = (v.aval for v in eqn.invars)
+    platform = "cuda" if device else _devices.platform()
+    params, kernel = dict(eqn.params), None
+    problem = _problem(direction, params["spec"], lhs, rhs)
+    if eqn.primitive is conv_fused_p:
+        kernel = choose_fused(lhs, rhs, *bias, platform=platform, device=device, **params)
+        relu = params.pop("relu")
+        if kernel:
+            problem += "_bias" * bool(bias) + "_relu" * relu
+    if kernel is None:
+        kernel = choose(direction, lhs, rhs, platform=platform, device=device, **params)
     return Explanation(direction.primitive.name, problem, kernel)
 
 

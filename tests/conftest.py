@@ -26,6 +26,19 @@ def pytest_addoption(parser):
         help="run the tests that take a problem on this one (see tests/problems.py) instead of their table",
     )
 
+    parser.addoption(
+        "--cudnn",
+        action="store_true",
+        help="run on the cuDNN backend, through a test double, instead of oneDNN",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--cudnn"):
+        import gpu_on_cpu
+
+        gpu_on_cpu.install()
+
 
 def pytest_generate_tests(metafunc):
     """A test that takes a `problem` runs on its module's PROBLEMS."""
@@ -49,8 +62,10 @@ def backend(request, native_missing):
 
 
 @pytest.fixture
-def onednn(native_missing):
+def onednn(native_missing, request):
     """The compiled module over oneDNN."""
+    if request.config.getoption("--cudnn"):
+        pytest.skip("about oneDNN")
     if native_missing:
         pytest.skip(native_missing)
     from jax_cudnn_conv import _native

@@ -1,0 +1,96 @@
+#include "cudnn/conv.h"
+
+#include <new>
+#include <optional>
+
+#include "cudnn/device.h"
+#include "cudnn/library.h"
+#include "cudnn/tune.h"
+#include "errors.h"
+
+namespace jcc::cudnn {
+namespace {
+
+// The first plan that cuDNN can prepare; one that is compiled at run time only where there is no other.
+std::optional<int> FirstPlan(Graph& graph) {
+  for (const bool compiled : {false, true})
+    for (int k = 0; k < graph.size(); ++k)
+      if (graph.CompilesAtRunTime(k) == compiled && graph.Prepare(k)) return k;
+  return std::nullopt;
+}
+
+std::optional<int> PlanNamed(Graph& graph, const std::string& name) {
+  for (int k = 0; k < graph.size(); ++k)
+    if (graph.Name(k) == name && graph.Prepare(k)) return k;
+  return std::nullopt;
+}
+
+Plan Choose(const Problem& problem, void* handle, const std::string& device, const std::string& tuned) {
+  const auto graph = std::make_shared<Graph>(problem, handle, device);
+  std::optional<int> plan;
+  if (!tuned.empty()) plan = PlanNamed(*graph, tuned);
+  if (!plan) plan = FirstPlan(*graph);
+  if (!plan) throw Unsupported("cuDNN has no plan that the options allow");
+  return {graph, *plan};
+}
+
+// The sum over nothing is zero, and cuDNN takes no tensor without elements.
+bool IsEmpty(const Tensor& tensor, int64_t rank) { return NumBytes(tensor, rank) == 0; }
+
+std::shared_ptr<const Plan> GetPlan(const Problem& problem, const Handle& handle, const Context* tune_in) {
+  return Plans().Get(problem, [&] {
+    const bool tuned = problem.autotune != Autotune::kOff;
+    std::string name = tuned ? StoredWinner(problem) : "";
+    if (tuned && tune_in && name.empty()) name = Tune(problem, handle, *tune_in);
+    return std::make_shared<const Plan>(Choose(problem, handle.get(), "", name));
+  });
+}
+
+}  // namespace
+
+PlanCache<Problem, Plan>& Plans() {
+  // Never destroyed: a computation may still run while the process exits.
+  static auto& plans = *new PlanCache<Problem, Plan>(kDefaultPlans);
+  return plans;
+}
+
+Plan Choose(const Problem& problem, const std::string& device, const std::string& tuned) {
+  LoadLibrary();
+  return Choose(problem, nullptr, device, tuned);
+}
+
+void Initialize(const Problem& problem, const Context& context) {
+  const ConvSpec& spec = problem.spec;
+  for (const Tensor* tensor : {&spec.x, &spec.w, &spec.y})
+    if (IsEmpty(*tensor, spec.rank)) return;
+  LoadLibrary();
+  GetPlan(problem, Handle(problem.device, context.stream), &context);
+}
+
+void Execute(const Problem& problem, const Context& context, const Pointers& pointers) {
+  const ConvSpec& spec = problem.spec;
+  if (IsEmpty(spec.result(), spec.rank)) return;
+  for (const Tensor* operand : {&spec.x, &spec.w, &spec.y}) {
+    if (!IsEmpty(*operand, spec.rank)) continue;
+    if (problem.bias) throw Unsupported("cuDNN adds no bias to a convolution without input channels");
+    void* const results[] = {pointers.y, pointers.x, pointers.w};
+    FillAsync(results[static_cast<int>(spec.direction)], 0, NumBytes(spec.result(), spec.rank), context.stream);
+    return;
+  }
+  LoadLibrary();
+  const Handle handle(problem.device, context.stream);
+  auto plan = GetPlan(problem, handle, nullptr);
+  void* workspace = nullptr;
+  if (const int64_t bytes = plan->workspace()) {
+    workspace = context.allocate(bytes);
+    if (!workspace) {  // the best plan that needs none
+      Problem frugal = problem;
+      frugal.workspace_limit = 0;
+      frugal.autotune = Autotune::kOff;
+      plan = GetPlan(frugal, handle, nullptr);
+    }
+  }
+  plan->Run(handle.get(), pointers, workspace);
+}
+
+}  // namespace jcc::cudnn
