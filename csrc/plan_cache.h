@@ -30,11 +30,18 @@ class PlanCache {
     if (auto plan = Find(key)) return plan;
     std::shared_ptr<const Plan> plan = make();
     std::lock_guard lock(mutex_);
-    if (capacity_ == 0 || index_.count(Bytes(key))) return plan;
-    entries_.emplace_front(key, plan);
-    index_.emplace(Bytes(entries_.front().first), entries_.begin());
-    Shrink();
+    if (index_.count(Bytes(key)) == 0) Insert(key, plan);
     return plan;
+  }
+
+  // Puts `plan` in the place of the one for `key`.
+  void Replace(const Key& key, std::shared_ptr<const Plan> plan) {
+    std::lock_guard lock(mutex_);
+    if (const auto found = index_.find(Bytes(key)); found != index_.end()) {
+      found->second->second = std::move(plan);
+    } else {
+      Insert(key, std::move(plan));
+    }
   }
 
   void SetCapacity(size_t capacity) {
@@ -63,6 +70,13 @@ class PlanCache {
     ++hits_;
     entries_.splice(entries_.begin(), entries_, found->second);
     return found->second->second;
+  }
+
+  void Insert(const Key& key, std::shared_ptr<const Plan> plan) {
+    if (capacity_ == 0) return;
+    entries_.emplace_front(key, std::move(plan));
+    index_.emplace(Bytes(entries_.front().first), entries_.begin());
+    Shrink();
   }
 
   void Shrink() {

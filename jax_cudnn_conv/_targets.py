@@ -53,6 +53,8 @@ def cudnn() -> Any:
         _native.reject_cudnn(reason)
         return None
     module.set_library_path(_native.cudnn_library())
+    denied = os.environ.get("JAX_CUDNN_CONV_DENY_ENGINES", "")
+    module.deny_engines([name.strip() for name in denied.split(",") if name.strip()])
     module.set_winner_functions(_winners.find, _winners.keep, _winners.log)
     _register(module, "CUDA")
     return module

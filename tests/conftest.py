@@ -40,6 +40,13 @@ def pytest_configure(config):
         gpu_on_cpu.install()
 
 
+def pytest_ignore_collect(collection_path, config):
+    """What is about cuDNN needs the double, which must not be in the process of the other tests."""
+    if collection_path.name.startswith("test_cudnn_") and not config.getoption("--cudnn"):
+        return True
+    return None
+
+
 def pytest_generate_tests(metafunc):
     """A test that takes a `problem` runs on its module's PROBLEMS."""
     if "problem" in metafunc.fixturenames:

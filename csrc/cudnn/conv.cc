@@ -46,6 +46,27 @@ std::shared_ptr<const Plan> GetPlan(const Problem& problem, const Handle& handle
   });
 }
 
+// Goes on to the next plan when cuDNN refuses one only as it runs. Throws what the last of them does.
+void RunAnother(const Problem& problem, const Handle& handle, const Context& context, const Pointers& pointers,
+                const std::string& refused) {
+  const auto graph = std::make_shared<Graph>(problem, handle.get(), "");
+  std::string error = refused + " was refused, and there is no other plan";
+  for (int k = 0; k < graph->size(); ++k) {
+    if (graph->Name(k) == refused || !graph->Prepare(k)) continue;
+    const int64_t bytes = graph->Workspace(k);
+    void* const workspace = bytes ? context.allocate(bytes) : nullptr;
+    if (bytes && !workspace) continue;
+    try {
+      graph->Run(k, handle.get(), pointers, workspace);
+      Plans().Replace(problem, std::make_shared<const Plan>(graph, k));
+      return;
+    } catch (const Unsupported& reason) {
+      error = reason.what();
+    }
+  }
+  throw Unsupported(error);
+}
+
 }  // namespace
 
 PlanCache<Problem, Plan>& Plans() {
@@ -80,17 +101,18 @@ void Execute(const Problem& problem, const Context& context, const Pointers& poi
   LoadLibrary();
   const Handle handle(problem.device, context.stream);
   auto plan = GetPlan(problem, handle, nullptr);
-  void* workspace = nullptr;
-  if (const int64_t bytes = plan->workspace()) {
-    workspace = context.allocate(bytes);
-    if (!workspace) {  // the best plan that needs none
-      Problem frugal = problem;
-      frugal.workspace_limit = 0;
-      frugal.autotune = Autotune::kOff;
-      plan = GetPlan(frugal, handle, nullptr);
-    }
+  void* workspace = plan->workspace() ? context.allocate(plan->workspace()) : nullptr;
+  if (plan->workspace() && !workspace) {  // the best plan that needs none
+    Problem frugal = problem;
+    frugal.workspace_limit = 0;
+    frugal.autotune = Autotune::kOff;
+    plan = GetPlan(frugal, handle, nullptr);
   }
-  plan->Run(handle.get(), pointers, workspace);
+  try {
+    plan->Run(handle.get(), pointers, workspace);
+  } catch (const Unsupported&) {
+    RunAnother(problem, handle, context, pointers, plan->name());
+  }
 }
 
 }  // namespace jcc::cudnn

@@ -20,12 +20,25 @@ namespace {
 // The names of the tensors in a graph.
 enum Uid : int64_t { kX = 1, kW, kY, kBias };
 
+// cuDNN's messages run over many lines, with a list of engines and their settings: the status and the reasons in them.
+std::string Shorten(const std::string& message) {
+  std::string text;
+  for (const std::string mark : {"CUDNN_STATUS_", "Reason: "}) {
+    const auto at = message.rfind(mark);
+    if (at == std::string::npos) continue;
+    const auto end = message.find_first_of(mark == "Reason: " ? "\n" : "\n ;,", at);
+    const std::string found = message.substr(at, end - at);
+    if (found != "CUDNN_STATUS_SUCCESS") text += (text.empty() ? "" : ": ") + found;
+  }
+  return text.empty() ? message.substr(0, message.find('\n')) : text;
+}
+
 [[noreturn]] void Throw(const std::string& what, fe::error_t error) {
   const std::string& message = error.get_message();
-  const std::string text = "cuDNN: " + what + ": " + message;
+  const std::string text = "cuDNN: " + what + ": " + Shorten(message);
   const auto says = [&](const char* status) { return message.find(status) != std::string::npos; };
-  if (says("SUBLIBRARY") || says("NOT_INITIALIZED")) throw Unavailable(text);
-  if (says("ALLOC_FAILED")) throw std::bad_alloc();
+  if (says("ALLOCATION_FAILED") || says("ALLOC_FAILED")) throw std::bad_alloc();
+  if (says("STATUS_SUBLIBRARY") || says("NOT_INITIALIZED")) throw Unavailable(text);
   switch (error.get_code()) {
     case fe::error_code_t::GRAPH_NOT_SUPPORTED:
     case fe::error_code_t::HEURISTIC_QUERY_FAILED:
@@ -81,7 +94,18 @@ Attributes Geometry(const ConvSpec& spec) {
       .set_dilation(list(spec.dilation, 1));
 }
 
+// Set once, before the first plan, and never destroyed.
+auto& denied_engines = *new std::vector<std::string>;
+
+bool IsDenied(const std::string& plan) {
+  return std::any_of(denied_engines.begin(), denied_engines.end(), [&](const std::string& engine) {
+    return plan.compare(0, engine.size(), engine) == 0 && (plan.size() == engine.size() || plan[engine.size()] == '_');
+  });
+}
+
 }  // namespace
+
+void DenyEngines(const std::vector<std::string>& engines) { denied_engines = engines; }
 
 // Opens what cudnn-frontend keeps to itself.
 struct Graph::Impl : fe::graph::Graph {
@@ -140,20 +164,27 @@ Graph::Graph(const Problem& problem, void* handle, const std::string& device) : 
   Check("validate", impl_->validate());
   Check("build the graph", handle ? impl_->build_operation_graph(cudnn_handle) : impl_->build_operation_graph());
   // FALLBACK has engines that take every shape; A alone is empty for uneven pads before cuDNN 9.10.
-  Check("plans", impl_->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}));
+  const auto planned = impl_->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+  if (planned.is_bad() && spec.y.dtype == DType::kBF16)
+    throw Unsupported("cuDNN has no plan: bf16 takes a GPU of compute capability 8.0 or later");
+  Check("no plan", planned);
   impl_->deselect_workspace_greater_than(problem.autotune == Autotune::kFastest ? std::numeric_limits<int64_t>::max()
                                                                                 : problem.workspace_limit);
   if (problem.deterministic) impl_->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-  // In f32, tensor cores mean TF32.
-  if (!spec.allow_narrow && spec.y.dtype == DType::kF32)
-    impl_->deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS});
+  using Note = fe::NumericalNote_t;
+  if (spec.allow_narrow) return;  // in f32
+  impl_->deselect_numeric_notes({Note::REDUCED_PRECISION_REDUCTION});
+  // In f32, tensor cores mean TF32; and Winograd's and Fourier's transforms lose digits.
+  if (spec.y.dtype == DType::kF32)
+    impl_->deselect_numeric_notes({Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS, Note::FFT, Note::WINOGRAD,
+                                   Note::WINOGRAD_TILE_4x4, Note::WINOGRAD_TILE_6x6, Note::WINOGRAD_TILE_13x13});
 }
 
 Graph::~Graph() = default;
 
 int Graph::size() const { return static_cast<int>(impl_->get_execution_plan_count()); }
 
-bool Graph::Prepare(int plan) { return impl_->build_plan_at_index(plan).is_good(); }
+bool Graph::Prepare(int plan) { return !IsDenied(Name(plan)) && impl_->build_plan_at_index(plan).is_good(); }
 
 bool Graph::CompilesAtRunTime(int plan) const {
   std::vector<fe::BehaviorNote_t> notes;

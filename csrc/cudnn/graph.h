@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "conv_spec.h"
 
@@ -55,6 +56,10 @@ class Graph {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Plans that are never used, each the beginning of a plan's name: "eng22" or "eng22_k2=2". Once, before the first
+// graph.
+void DenyEngines(const std::vector<std::string>& engines);
 
 // What cuDNN knows of a GPU of this machine, as the JSON that describes it.
 std::string DescribeDevice(int64_t ordinal);

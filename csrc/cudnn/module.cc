@@ -3,7 +3,9 @@
 #include <nanobind/stl/tuple.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <list>
 #include <memory>
 #include <tuple>
@@ -72,13 +74,17 @@ ffi::Error HandleOnGpu(void* stream, int32_t device, ffi::ScratchAllocator& scra
   });
 }
 
+std::atomic<int64_t> host_memory = std::numeric_limits<int64_t>::max();
+
 // For tests without a GPU: both stages in one, with the workspace on the host, below a cuDNN that runs there.
 template <Direction direction, typename... Rest>
 ffi::Error HandleOnHost(Rest... rest) {
   return Fence([&] {
     std::list<std::unique_ptr<void, decltype(&std::free)>> blocks;
-    const Context context{nullptr,
-                          [&](size_t bytes) { return blocks.emplace_back(std::malloc(bytes), &std::free).get(); }};
+    const Context context{nullptr, [&](size_t bytes) -> void* {
+                            if (static_cast<int64_t>(bytes) > host_memory) return nullptr;
+                            return blocks.emplace_back(std::malloc(bytes), &std::free).get();
+                          }};
     Act<direction, Stage::kInitialize>(context, 0, rest...);
     Act<direction, Stage::kExecute>(context, 0, rest...);
   });
@@ -214,6 +220,10 @@ NB_MODULE(_cudnn, m) {
         "The plan of a problem on a described GPU: (name, workspace, notes, ''), or ('', 0, '', why there is none).");
   m.def("describe_device", &jc::DescribeDevice, "ordinal"_a, "cuDNN's description of a GPU of this machine, as JSON.");
   m.def("info", &jc::Info, "The version and path of cuDNN, which is loaded if it is not yet.");
+  m.def("deny_engines", &jc::DenyEngines, "engines"_a, "Plans that are never used, by the beginning of their names.");
+  m.def(
+      "set_host_memory", [](int64_t bytes) { jc::host_memory = bytes; }, "bytes"_a,
+      "For tests: the largest block of scratch memory that a host target gets.");
   m.def("set_winner_functions", &jc::SetWinnerFunctions, "find"_a, "keep"_a, "log"_a,
         "How trials find a winner by its key, keep one, and report.");
   jcc::DefineCommon(m, &jc::Plans);

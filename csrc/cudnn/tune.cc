@@ -45,14 +45,19 @@ namespace {
 struct Candidate {
   int plan;
   int64_t workspace;
+  std::string name;
 };
 
 // The plans to try. Those that are compiled at run time take seconds to prepare: only where there is no other.
 std::vector<Candidate> Candidates(Graph& graph) {
   std::vector<Candidate> candidates;
+  const auto is_new = [&](const std::string& name) {  // cuDNN's two lists overlap
+    return std::none_of(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.name == name; });
+  };
   for (const bool compiled : {false, true}) {
     for (int k = 0; k < graph.size() && candidates.size() < kMaxCandidates; ++k)
-      if (graph.CompilesAtRunTime(k) == compiled && graph.Prepare(k)) candidates.push_back({k, graph.Workspace(k)});
+      if (graph.CompilesAtRunTime(k) == compiled && is_new(graph.Name(k)) && graph.Prepare(k))
+        candidates.push_back({k, graph.Workspace(k), graph.Name(k)});
     if (!candidates.empty()) break;
   }
   return candidates;
@@ -127,7 +132,7 @@ std::string Tune(const Problem& problem, const Handle& handle, const Context& co
         const float time = trials.Time(graph, candidate, handle, best);
         if (time >= best) continue;
         best = time;
-        winner = graph.Name(candidate.plan);
+        winner = candidate.name;
       } catch (const std::exception& error) {
         Log(problem, std::string("left out of the trials: ") + error.what());
       }
