@@ -54,7 +54,6 @@ def test_every_problem_has_a_plan(device, strict, dtype):
                 assert text in problems.CURATED["crop"], explanation
                 continue
             assert kernel.workspace <= (0 if strict else 1 << 30), explanation
-            assert "narrow sums" not in kernel.notes or dtype == "f32", explanation
             assert "compiled" not in kernel.notes, explanation
             if strict:
                 assert "not deterministic" not in kernel.notes, explanation
@@ -114,10 +113,10 @@ def test_precision_decides_about_tf32():
     assert all("tensor cores" in n for n in notes(x, w))
     preset = jax.lax.DotAlgorithmPreset
     for exact in ("highest", "high", jax.lax.Precision.HIGHEST, preset.F32_F32_F32):
-        assert notes(x, w, precision=exact) == [""] * 3, exact
+        assert not any("tensor cores" in n for n in notes(x, w, precision=exact)), exact
     assert all("tensor cores" in n for n in notes(x, w, precision=preset.TF32_TF32_F32))
     with jax.default_matmul_precision("highest"):
-        assert notes(x, w) == [""] * 3
+        assert not any("tensor cores" in n for n in notes(x, w))
     narrow = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
     wide = notes(*narrow, precision="highest", preferred_element_type=jnp.float32)
     assert "tensor cores" in wide[0]  # the forward one, from bf16 to f32

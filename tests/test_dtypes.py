@@ -159,7 +159,7 @@ def test_c36_f64_is_not_downcast(rng):
     harness.assert_equal(dw, harness.third(problem, "w", x=x, y=y))
 
 
-def test_c36_native_refuses_f64_rather_than_downcast():
+def test_c36_onednn_refuses_f64_rather_than_downcast(onednn):
     x, w = np.ones((1, 5, 2)), np.ones((3, 2, 3))
     with jcc.options(backend="native"), pytest.raises(NotImplementedError, match="float64"):
         jax.jit(jcc.conv)(x, w)

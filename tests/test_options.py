@@ -31,10 +31,8 @@ def test_xla_is_xla():
     assert "convolution" in text
 
 
-def test_native_is_native(native_missing):
+def test_native_is_native(onednn):
     """Forward and both gradients are calls of the native library, also where the gradient is taken later."""
-    if native_missing:
-        pytest.skip(native_missing)
     assert "onednn" in kernels("native", X, W)[0]
     for backend in ("native", "auto"):
         text = program(backend, jax.value_and_grad(lambda x, w: jcc.conv(x, w).sum(), (0, 1)), X, W)
@@ -78,10 +76,8 @@ def test_native_kernels_cover_the_table(native_missing):
         ((np.ones((1, 2, 2, 2, 2, 3), np.float32), np.ones((1, 1, 1, 1, 3, 2), np.float32)), "axes"),
     ],
 )
-def test_native_says_why_not(arguments, reason, native_missing):
+def test_native_says_why_not(arguments, reason, onednn):
     """It is an error, not a silent fallback; auto runs the same call, and explain gives the same reason."""
-    if native_missing:
-        pytest.skip(native_missing)
     with jcc.options(backend="native"), pytest.raises(NotImplementedError, match=reason):
         jax.jit(jcc.conv)(*arguments)
     assert reason in kernels("auto", *arguments)[0]
@@ -120,10 +116,68 @@ def test_environment_sets_the_default():
     assert "asked for" not in harness.python("-c", code)
 
 
+@pytest.mark.parametrize(
+    ("choice", "error", "message"),
+    [
+        ({"autotune": "on"}, ValueError, "autotune must be one of .*'limited'.*; got 'on'"),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit must be a number of bytes, 0 or more; got -1"),
+        ({"workspace_limit": 2**63}, ValueError, "workspace_limit must be a number of bytes"),
+        ({"workspace_limit": 1e9}, TypeError, "workspace_limit must be a number of bytes"),
+        ({"workspace_limit": True}, TypeError, "workspace_limit must be a number of bytes"),
+        ({"deterministic": 1}, TypeError, "deterministic must be True or False; got 1"),
+    ],
+)
+def test_choices_are_checked(choice, error, message):
+    with pytest.raises(error, match=message), jcc.options(**choice):
+        pass
+    with jcc.options() as now:
+        assert now == type(now)()
+
+
+def test_choices_in_force():
+    with jcc.options(autotune="fastest", workspace_limit=np.int64(7)), jcc.options(deterministic=True) as now:
+        assert (now.autotune, now.workspace_limit, now.deterministic) == ("fastest", 7, True)
+        assert type(now.workspace_limit) is int
+
+
+@pytest.mark.parametrize(
+    "choice", [{"autotune": "limited"}, {"workspace_limit": 1}, {"deterministic": True}, {"backend": "xla"}]
+)
+def test_choices_are_part_of_the_cache_key(choice):
+    """A function that was traced under other choices is traced again, and the first trace is kept."""
+    traced = []
+
+    @jax.jit
+    def f(x, w):
+        traced.append(None)
+        return jcc.conv(x, w)
+
+    for _ in range(2):
+        f(X, W)
+        with jcc.options(**choice):
+            f(X, W)
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "shown"),
+    [
+        ("AUTOTUNE", "fastest", "autotune='fastest'"),
+        ("WORKSPACE_LIMIT", "4096", "workspace_limit=4096"),
+        ("DETERMINISTIC", "1", "deterministic=True"),
+    ],
+)
+def test_environment_sets_the_choices_for_gpus(variable, value, shown):
+    variable = f"JAX_CUDNN_CONV_{variable}"
+    assert shown in harness.python("-m", "jax_cudnn_conv", **{variable: value})
+    code = "try:\n  import jax_cudnn_conv\nexcept ValueError as error:\n  print(error)"
+    assert harness.python("-c", code, **{variable: "much"}).strip().endswith("got 'much'")
+
+
 def test_config_is_shown(capsys):
     jcc.show_config()
     shown = capsys.readouterr().out
-    for word in (jcc.__version__, jax.__version__, sys.version.split()[0], "oneDNN"):
+    for word in (jcc.__version__, jax.__version__, sys.version.split()[0], "oneDNN", "cuDNN"):
         assert word in shown
     assert "oneDNN" in harness.python("-m", "jax_cudnn_conv")
 

@@ -172,10 +172,9 @@ Graph::Graph(const Problem& problem, void* handle, const std::string& device) : 
                                                                                 : problem.workspace_limit);
   if (problem.deterministic) impl_->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
   using Note = fe::NumericalNote_t;
-  if (spec.allow_narrow) return;  // in f32
-  impl_->deselect_numeric_notes({Note::REDUCED_PRECISION_REDUCTION});
+  impl_->deselect_numeric_notes({Note::REDUCED_PRECISION_REDUCTION});  // sums are f32 at least
   // In f32, tensor cores mean TF32; and Winograd's and Fourier's transforms lose digits.
-  if (spec.y.dtype == DType::kF32)
+  if (spec.y.dtype == DType::kF32 && !spec.allow_narrow)
     impl_->deselect_numeric_notes({Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS, Note::FFT, Note::WINOGRAD,
                                    Note::WINOGRAD_TILE_4x4, Note::WINOGRAD_TILE_6x6, Note::WINOGRAD_TILE_13x13});
 }
@@ -210,7 +209,6 @@ std::string Graph::Notes(int plan) const {
   for (const auto note : impl_->NumericalNotes(plan)) {
     if (note == fe::NumericalNote_t::TENSOR_CORE) add("tensor cores");
     if (note == fe::NumericalNote_t::DOWN_CONVERT_INPUTS) add("narrowed inputs");
-    if (note == fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION) add("narrow sums");
     if (note == fe::NumericalNote_t::NONDETERMINISTIC) add("not deterministic");
     if (note == fe::NumericalNote_t::FFT) add("FFT");
     if (note == fe::NumericalNote_t::WINOGRAD) add("Winograd");

@@ -1,7 +1,7 @@
 """A test double for cuDNN: the real library plans with no GPU at hand, and the CPU executes the plans.
 
 `build` compiles the double and stand-ins for two libraries that cuDNN looks for, `preload` loads them. Only
-for a process that uses no GPU: JAX's CUDA plugin must never meet the stand-ins. double.cc describes the
+for a process that uses no GPU: JAX's CUDA plugin must never meet the stand-ins. double.h describes the
 control functions.
 """
 
@@ -46,7 +46,7 @@ class Libraries:
 
 
 def build(folder, sanitize=False):
-    """Compiles into `folder` what is missing there, older than its source, or made by another command.
+    """Compiles into `folder` what is missing there, older than the sources, or made by another command.
 
     With `sanitize`, for a process under AddressSanitizer: a plain Python needs LD_PRELOAD=libasan.so, and
     LD_LIBRARY_PATH=`Libraries.cudnn.parent`, as its dlopen() hides from cuDNN its own folder.
@@ -64,10 +64,10 @@ def build(folder, sanitize=False):
     if sanitize:
         flags += ["-g", "-fno-omit-frame-pointer", "-fsanitize=address"]
 
-    def compile_to(name, compiler, source, *arguments):
+    def compile_to(name, compiler, sources, *arguments):
         target = folder / name
-        command = [*compiler, *flags, f"-Wl,-soname,{name}", str(_HERE / source), *arguments]
-        _compile(target, command, _HERE / source)
+        paths = [str(_HERE / source) for source in sources.split()]
+        _compile(target, [*compiler, *flags, f"-Wl,-soname,{name}", *paths, *arguments])
         return target
 
     return Libraries(
@@ -79,8 +79,8 @@ def build(folder, sanitize=False):
         double=compile_to(
             "libcudnn_double.so",
             gxx,
-            "double.cc",
-            "-std=c++17",
+            "double.cc compute.cc",
+            "-std=c++20",
             *("-isystem", str(cudnn_headers), "-isystem", str(cuda_headers)),
             *("-Wl,--no-as-needed", f"-L{cudnn.parent}", f"-l:{cudnn.name}"),
             *(f"-Wl,-rpath,{cudnn.parent}", "-ldl"),
@@ -121,11 +121,12 @@ def _wheel_folder(header, *packages):
     raise Unavailable(f"no {header} in an installed {' or '.join(packages)}")
 
 
-def _compile(target, command, source):
+def _compile(target, command):
     stamp = target.with_name(target.name + ".command")
     text = "\n".join(command)
+    newest = max(path.stat().st_mtime for path in _HERE.iterdir() if path.suffix in (".c", ".cc", ".h"))
     if target.exists() and stamp.exists() and stamp.read_text() == text:
-        if target.stat().st_mtime > source.stat().st_mtime:
+        if target.stat().st_mtime > newest:
             return
     # Under another name first: a process may be loading the old one, or building beside us.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
