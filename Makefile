@@ -7,13 +7,33 @@ ISA ?= AVX2 AVX512_CORE DEFAULT
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test sweep bench lint docs config test-versions clean
+.PHONY: demo test test-cpu test-cudnn sweep sanitize bench lint docs config test-versions clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test
+test: test-cpu test-cudnn
+
+test-cpu: $(VENV)/.test
 	$(BIN)/python -m pytest -q $(ARGS)
+
+# On real cuDNN and a test double of it: plans, values, errors, trials. No GPU is needed, nor used.
+CUDNN_TESTS := $(wildcard tests/test_cudnn_*.py) tests/test_values.py tests/test_dtypes.py tests/test_layouts.py \
+  tests/test_zero_extents.py
+test-cudnn: $(VENV)/.test $(VENV)/.cudnn
+	$(BIN)/python -m pytest -q --cudnn $(or $(ARGS),$(CUDNN_TESTS))
+
+# The C++ code, and the tensors and workspaces of the double, under AddressSanitizer. Left out: what starts processes.
+ASAN := .venv-asan
+sanitize:
+	CMAKE_ARGS="-DCMAKE_CXX_FLAGS='-g -fno-omit-frame-pointer -fsanitize=address'" \
+	  $(MAKE) $(ASAN)/.test $(ASAN)/.cudnn VENV=$(ASAN)
+	for backend in "--cudnn --sanitize $(wildcard tests/test_cudnn_*.py)" ""; do \
+	  LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH=$$(echo $(ASAN)/lib/python3*/site-packages/nvidia/cudnn/lib) \
+	  $(ASAN)/bin/python -m pytest -q $$backend tests/test_values.py \
+	    -k "not gives_up and not no_handle and not second_process and not writers" || exit 1; \
+	done
 
 # 20,000 random problems for each instruction set that oneDNN treats differently, each in its own process.
 sweep: $(VENV)/.test
@@ -50,6 +70,12 @@ clean:
 $(VENV)/.built: pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e . '$(JAX)'
+	touch $@
+
+# cuDNN to plan with, 314 MB to download. Not an extra: pip would bring cuBLAS along, twice as much again, for which
+# the tests have a stand-in.
+$(VENV)/.cudnn: $(VENV)/.built
+	$(BIN)/pip install -q --no-deps nvidia-cudnn-cu13==9.12.0.46 'nvidia-cuda-runtime==13.*' 'nvidia-cuda-crt==13.*'
 	touch $@
 
 # What an extra adds. The package is there by now, so pip does not build it again.

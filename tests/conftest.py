@@ -1,8 +1,10 @@
 """Options and fixtures of the tests."""
 
 import os
+import sys
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "--gpu" not in sys.argv:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import harness
 import hypothesis
@@ -31,20 +33,30 @@ def pytest_addoption(parser):
         action="store_true",
         help="run on the cuDNN backend, through a test double, instead of oneDNN",
     )
+    parser.addoption(
+        "--sanitize",
+        action="store_true",
+        help="with --cudnn in a process under AddressSanitizer: the double is built for it, too",
+    )
+    parser.addoption(
+        "--gpu",
+        action="store_true",
+        help="run the tests that are about a real GPU, on it",
+    )
 
 
 def pytest_configure(config):
     if config.getoption("--cudnn"):
         import gpu_on_cpu
 
-        gpu_on_cpu.install()
+        gpu_on_cpu.install(sanitize=config.getoption("--sanitize"))
 
 
 def pytest_ignore_collect(collection_path, config):
     """What is about cuDNN needs the double, which must not be in the process of the other tests."""
-    if collection_path.name.startswith("test_cudnn_") and not config.getoption("--cudnn"):
-        return True
-    return None
+    if collection_path.name == "test_gpu.py":
+        return not (config.getoption("--gpu") or config.getoption("--cudnn")) or None
+    return (collection_path.name.startswith("test_cudnn_") and not config.getoption("--cudnn")) or None
 
 
 def pytest_generate_tests(metafunc):

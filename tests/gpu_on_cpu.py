@@ -18,14 +18,14 @@ FOLDER = pathlib.Path(__file__).parent.parent / "build" / "cudnn_double"
 double = None  # the library, with its control functions, once `install` has run
 
 
-def install(device="sm_90", known=True, folder=FOLDER, sanitize=False):
+def install(device="sm_90", known=True, sanitize=False):
     """Let every convolution on the CPU run on cuDNN for `device`.
 
     `known`: as in a process that has the GPU, which plans while it lowers; else as in an export.
     """
     global double
     if double is None:
-        libraries = cudnn_double.build(folder, sanitize)
+        libraries = cudnn_double.build(FOLDER.with_name(FOLDER.name + "_asan" * sanitize), sanitize)
         double = cudnn_double.preload(libraries)
         module = _targets.cudnn()
         assert module is not None, "the cuDNN backend was not built"
