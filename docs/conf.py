@@ -11,4 +11,4 @@ myst_heading_anchors = 3
 autodoc_typehints = "none"  # the docstrings say more
 exclude_patterns = ["_build"]
 html_theme = "alabaster"
-nitpick_ignore = [("py:class", "jax_cudnn_conv._lowering.Kernel")]  # has no page of its own
+nitpick_ignore = [("py:class", "jax_cudnn_conv._kernel.Kernel")]  # has no page of its own

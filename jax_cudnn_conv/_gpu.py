@@ -53,7 +53,8 @@ def choose(
     shapes = lhs.shape, rhs.shape, result_shape(direction, spec, lhs.shape, rhs.shape)
     if not is_known(*shapes):
         return Kernel("cudnn", "chosen at run time", candidates[0])
-    inner, shapes = _cropped(direction, spec, shapes)
+    even_pads = gpu is not None and _wants_even_pads(gpu, module)
+    inner, shapes = _inner(direction, spec, even_pads, shapes)
     if min(inner.x_spatial) <= 0 or any(0 in shape for shape in shapes):
         return on_xla("there is nothing to sum") if bias or relu else Kernel("cudnn", "zero", candidates[0])
     if gpu is None:
@@ -66,7 +67,7 @@ def choose(
             direction.result, list(map(list, shapes)), [dtype.name] * 3, **told, device=gpu.description
         )
         if name:
-            return Kernel("cudnn", name, dtype, workspace=workspace, notes=notes)
+            return Kernel("cudnn", name, dtype, workspace=workspace, notes=notes, even_pads=even_pads)
     return on_xla(reason)
 
 
@@ -75,12 +76,13 @@ def call(lhs, rhs, *bias, direction, spec, out_dtype, precision, options, kernel
     shape = result_shape(direction, spec, lhs.shape, rhs.shape)
     if kernel.name == "zero":
         return jnp.zeros(shape, out_dtype)
-    inner, (_, _, inner_shape) = _cropped(direction, spec, (lhs.shape, rhs.shape, shape))
+    shapes = lhs.shape, rhs.shape, shape
+    inner, (_, _, inner_shape) = _inner(direction, spec, kernel.even_pads, shapes)
     told = _told(inner, kernel.dtype, lhs.dtype, precision, options) | {"relu": relu}
     function = jax.ffi.ffi_call(
         CUDNN_TARGETS[direction.result], jax.ShapeDtypeStruct(inner_shape, kernel.dtype)
     )
-    pads = _pads(spec)
+    pads = _outer_pads(spec, kernel.even_pads)
     if direction.operands[0] == "x":
         lhs = _pad(lhs, pads)
     out = function(*(a.astype(kernel.dtype) for a in (lhs, rhs, *bias)), **attributes(told))
@@ -117,28 +119,38 @@ def _allow_tf32(precision: Any) -> bool:
     return precision is None or all(p == lax.Precision.DEFAULT for p in precision)
 
 
-def _cropped(direction: Direction, spec: ConvSpec, shapes: tuple) -> tuple[ConvSpec, tuple]:
-    """The convolution without negative pads, which cuDNN does not take: they crop x beforehand."""
-    pads = _pads(spec)
+def _wants_even_pads(gpu: "_devices.Gpu", module: Any) -> bool:
+    """Has cuDNN only its slowest engines for uneven pads? Before version 9.10, and on GPUs before sm_80."""
+    version = tuple(map(int, module.info()["version"].split(".")))
+    return gpu.capability < 80 or version < (9, 10)
+
+
+def _inner(direction: Direction, spec: ConvSpec, even_pads: bool, shapes: tuple) -> tuple[ConvSpec, tuple]:
+    """The convolution that cuDNN gets, with what pads it lacks around x or cut off it beforehand."""
+    outer = _outer_pads(spec, even_pads)
     inner = dataclasses.replace(
         spec,
         x_spatial=tuple(
-            extent + pads[axis][0] + pads[axis][1]
+            extent + outer[axis][0] + outer[axis][1]
             for axis, extent in zip(spec.x_dims[2:], spec.x_spatial, strict=True)
         ),
-        padding=tuple((max(low, 0), max(high, 0)) for low, high in spec.padding),
+        padding=tuple(
+            (low - outer[axis][0], high - outer[axis][1])
+            for axis, (low, high) in zip(spec.x_dims[2:], spec.padding, strict=True)
+        ),
     )
-    features = spec.features(direction.operands[0], shapes[0]) | spec.features(
-        direction.operands[1], shapes[1]
-    )
-    return inner, tuple(inner.shape(role, **features) for role in (*direction.operands, direction.result))
+    lhs, rhs = direction.operands
+    features = spec.features(lhs, shapes[0]) | spec.features(rhs, shapes[1])
+    return inner, tuple(inner.shape(role, **features) for role in (lhs, rhs, direction.result))
 
 
-def _pads(spec: ConvSpec) -> list[tuple[int, int, int]]:
-    """The negative pads, as `lax.pad` wants them for x."""
+def _outer_pads(spec: ConvSpec, even: bool) -> list[tuple[int, int, int]]:
+    """The part of the pads that cuDNN does not take, as `lax.pad` wants it for x: negative ones crop."""
     pads = [(0, 0, 0)] * (2 + spec.rank)
     for axis, (low, high) in zip(spec.x_dims[2:], spec.padding, strict=True):
-        pads[axis] = (min(low, 0), min(high, 0), 0)
+        most = max(min(low, high), 0) if even else None
+        inner = [max(pad, 0) if most is None else most for pad in (low, high)]
+        pads[axis] = (low - inner[0], high - inner[1], 0)
     return pads
 
 

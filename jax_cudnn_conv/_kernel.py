@@ -17,6 +17,7 @@ class Kernel(NamedTuple):
       reason: why it is XLA where it is.
       workspace: bytes of scratch memory that cuDNN takes.
       notes: what cuDNN says of the engine, such as "tensor cores, not deterministic".
+      even_pads: whether cuDNN gets even pads only, and x is padded with the rest beforehand.
     """
 
     backend: str
@@ -25,6 +26,7 @@ class Kernel(NamedTuple):
     reason: str = ""
     workspace: int = 0
     notes: str = ""
+    even_pads: bool = False
 
     def __str__(self) -> str:
         more = [self.reason, f"{self.workspace} bytes of workspace" if self.workspace else "", self.notes]

@@ -42,6 +42,13 @@ def test_values_from_another_machine(text):
     harness.check_every_function(problems.parse(text), "native")
 
 
+@pytest.mark.parametrize("text", [*problems.FEW, *problems.CURATED["uneven"], *problems.CURATED["crop"]])
+def test_values_on_an_old_gpu(text):
+    """Where cuDNN is slow with uneven pads, x is padded beforehand."""
+    gpu_on_cpu.use_device("sm_75")
+    harness.check_every_function(problems.parse(text), "native")
+
+
 @pytest.mark.parametrize("text", problems.CURATED["uneven"])
 def test_a_mutation_is_noticed(text):
     """With the low and high pads swapped in the plan, the same checks fail."""

@@ -160,6 +160,19 @@ def test_what_falls_back_says_why(arguments, reason):
         jax.jit(harness.function("conv", problem))(x, w)
 
 
+def test_common_strides_have_even_pads():
+    """SAME under a stride of 2 wants (0, 1), and padding=1 leaves a remainder: neither ends on engine 0."""
+    x, w = jnp.zeros((16, 56, 56, 64), jnp.float32), jnp.zeros((3, 3, 64, 128), jnp.float32)
+    for device in _devices.DESCRIBED:
+        for padding in ("SAME", 1):
+
+            def loss(x, w, padding=padding):
+                return (jcc.conv(x, w, strides=2, padding=padding) ** 2).sum()
+
+            for explanation in jcc.explain(jax.grad(loss, (0, 1)), x, w, device=device):
+                assert explanation.kernel.name != "eng0", (device, padding, explanation)
+
+
 def test_unknown_device():
     with pytest.raises(ValueError, match="device must be one of sm_75, .*; got 'sm_50'"):
         jcc.explain(jcc.conv, jnp.zeros((1, 4, 1)), jnp.zeros((2, 1, 1)), device="sm_50")

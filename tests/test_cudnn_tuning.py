@@ -53,7 +53,7 @@ def run(autotune="limited", **options):
 
 
 def make_fastest(engine):
-    double.double_delay_engine(-1, 3000)
+    double.double_delay_engine(-1, 30000)
     double.double_delay_engine(engine, 0)
 
 
@@ -87,7 +87,7 @@ def test_one_trial_for_each_problem(cache):
 def test_the_workspace_limit_is_kept():
     """By trials "limited" to it, and not by those for the "fastest"."""
     x, y = np.ones((2, 16, 16, 16), np.float16), np.ones((2, 16, 16, 32), np.float16)
-    double.double_delay_engine(-1, 5000)
+    double.double_delay_engine(-1, 60000)
     double.double_delay_engine(39, 0)  # takes a workspace
 
     def workspace(autotune, limit):
@@ -142,7 +142,7 @@ def test_engines_compiled_at_run_time_are_left_out(cache):
 CHILD = """
 import sys, gpu_on_cpu
 double = gpu_on_cpu.install()
-double.double_delay_engine(-1, 3000)
+double.double_delay_engine(-1, 30000)
 double.double_delay_engine(int(sys.argv[1]), 0)
 import jax, numpy as np, jax_cudnn_conv as jcc
 x, y = np.ones((1, 8, 8, 16), np.float32), np.ones((1, 8, 8, 32), np.float32)

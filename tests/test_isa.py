@@ -35,3 +35,11 @@ def test_values(isa, onednn):
         pytest.skip(f"this CPU stops at {best}")
     output = harness.python("child.py", "values", *TEXTS, ONEDNN_MAX_CPU_ISA=isa)
     assert f"'isa': '{isa}'" in output
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_c21_values_for_each_number_of_threads(threads, onednn):
+    """Kernels split their work by the number of threads, also where there are fewer cores."""
+    texts = (TEXTS[0], *problems.CURATED["library_faults"], *problems.CURATED["pointwise"])
+    output = harness.python("child.py", "values", *texts, JAX_CUDNN_CONV_NUM_THREADS=str(threads))
+    assert f"'threads': {threads}" in output

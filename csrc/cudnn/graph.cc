@@ -85,8 +85,13 @@ Attributes Geometry(const ConvSpec& spec) {
   const auto list = [&](const Spatial& values, int64_t unit) {
     return WithUnitAxis(Vector(values.begin(), values.begin() + spec.rank), spec.rank, 0, unit);
   };
+  // The high pad may leave a remainder of less than a stride, so it can often equal the low one: cuDNN has more
+  // engines for even pads.
   Spatial high{};
-  for (int a = 0; a < spec.rank; ++a) high[a] = std::max<int64_t>(spec.pad_high(a), 0);  // below: an unread remainder
+  for (int a = 0; a < spec.rank; ++a) {
+    const int64_t least = spec.pad_high(a), low = spec.pad_low[a];
+    high[a] = least <= low && low < least + spec.stride[a] ? low : std::max<int64_t>(least, 0);
+  }
   return Attributes()
       .set_pre_padding(list(spec.pad_low, 0))
       .set_post_padding(list(high, 0))
