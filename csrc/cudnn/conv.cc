@@ -37,11 +37,14 @@ Plan Choose(const Problem& problem, void* handle, const std::string& device, con
 // The sum over nothing is zero, and cuDNN takes no tensor without elements.
 bool IsEmpty(const Tensor& tensor, int64_t rank) { return NumBytes(tensor, rank) == 0; }
 
-std::shared_ptr<const Plan> GetPlan(const Problem& problem, const Handle& handle, const Context* tune_in) {
+std::shared_ptr<const Plan> GetPlan(const Problem& problem, const Context& context, bool may_tune) {
   return Plans().Get(problem, [&] {
-    const bool tuned = problem.autotune != Autotune::kOff;
-    std::string name = tuned ? StoredWinner(problem) : "";
-    if (tuned && tune_in && name.empty()) name = Tune(problem, handle, *tune_in);
+    const Handle handle(problem.device, context.stream);
+    std::string name;
+    if (problem.autotune != Autotune::kOff) {
+      name = StoredWinner(problem);
+      if (name.empty() && may_tune) name = Tune(problem, handle, context);
+    }
     return std::make_shared<const Plan>(Choose(problem, handle.get(), "", name));
   });
 }
@@ -85,7 +88,7 @@ void Initialize(const Problem& problem, const Context& context) {
   for (const Tensor* tensor : {&spec.x, &spec.w, &spec.y})
     if (IsEmpty(*tensor, spec.rank)) return;
   LoadLibrary();
-  GetPlan(problem, Handle(problem.device, context.stream), &context);
+  GetPlan(problem, context, true);
 }
 
 void Execute(const Problem& problem, const Context& context, const Pointers& pointers) {
@@ -99,15 +102,15 @@ void Execute(const Problem& problem, const Context& context, const Pointers& poi
     return;
   }
   LoadLibrary();
-  const Handle handle(problem.device, context.stream);
-  auto plan = GetPlan(problem, handle, nullptr);
+  auto plan = GetPlan(problem, context, false);
   void* workspace = plan->workspace() ? context.allocate(plan->workspace()) : nullptr;
   if (plan->workspace() && !workspace) {  // the best plan that needs none
     Problem frugal = problem;
     frugal.workspace_limit = 0;
     frugal.autotune = Autotune::kOff;
-    plan = GetPlan(frugal, handle, nullptr);
+    plan = GetPlan(frugal, context, false);
   }
+  const Handle handle(problem.device, context.stream);
   try {
     plan->Run(handle.get(), pointers, workspace);
   } catch (const Unsupported&) {

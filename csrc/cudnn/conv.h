@@ -23,9 +23,10 @@ struct Context {
 // A graph and the one of its plans that was chosen.
 class Plan {
  public:
-  Plan(std::shared_ptr<const Graph> graph, int index) : graph_(std::move(graph)), index_(index) {}
+  Plan(std::shared_ptr<const Graph> graph, int index)
+      : graph_(std::move(graph)), index_(index), workspace_(graph_->Workspace(index)) {}
 
-  int64_t workspace() const { return graph_->Workspace(index_); }
+  int64_t workspace() const { return workspace_; }  // in bytes
   std::string name() const { return graph_->Name(index_); }
   std::string notes() const { return graph_->Notes(index_); }
   void Run(void* handle, const Pointers& pointers, void* workspace) const {
@@ -35,6 +36,7 @@ class Plan {
  private:
   std::shared_ptr<const Graph> graph_;
   int index_;
+  int64_t workspace_;
 };
 
 // The bounded cache of plans, which all calls share.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <unordered_map>
 #include <vector>
 
 #include "cudnn/library.h"
@@ -17,7 +16,7 @@ namespace fe = cudnn_frontend;
 namespace jcc::cudnn {
 namespace {
 
-// The names of the tensors in a graph.
+// The names of the tensors in a graph, in the order of Pointers.
 enum Uid : int64_t { kX = 1, kW, kY, kBias };
 
 // cuDNN's messages run over many lines, with a list of engines and their settings: the status and the reasons in them.
@@ -223,10 +222,10 @@ std::string Graph::Notes(int plan) const {
 }
 
 void Graph::Run(int plan, void* handle, const Pointers& pointers, void* workspace) const {
-  std::unordered_map<int64_t, void*> pack{{kX, pointers.x}, {kW, pointers.w}, {kY, pointers.y}};
-  if (pointers.bias) pack.emplace(kBias, pointers.bias);
-  Check("execute " + Name(plan),
-        impl_->execute_plan_at_index(static_cast<cudnnHandle_t>(handle), pack, workspace, plan));
+  void* pack[] = {pointers.x, pointers.w, pointers.y, pointers.bias};  // in the order of Uid
+  const auto error =
+      impl_->execute_plan_at_index(static_cast<cudnnHandle_t>(handle), pack, pointers.bias ? 4 : 3, workspace, plan);
+  if (error.is_bad()) Throw("execute " + Name(plan), error);
 }
 
 std::string DescribeDevice(int64_t ordinal) {

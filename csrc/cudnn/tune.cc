@@ -80,10 +80,12 @@ class Trials {
     std::vector<int64_t> sizes;
     for (const Candidate& candidate : candidates) sizes.push_back(candidate.workspace);
     std::sort(sizes.rbegin(), sizes.rend());
-    for (int64_t bytes : sizes) {
-      if (bytes > 0) workspace_ = context.allocate(bytes);
+    for (int64_t bytes : sizes) {  // the largest that can be had serves all
+      if (bytes == 0) break;
+      workspace_ = context.allocate(bytes);
+      if (!workspace_) continue;
       workspace_bytes_ = bytes;
-      if (workspace_) break;
+      break;
     }
   }
 
