@@ -177,6 +177,13 @@ def sharding():
     check("y", conv, x, batch, w, out_features, 0, 0, P("b", None, None, "t"))
     check("y", conv, x, P("b", None, None, "t"), w, in_features, 0, 1, batch)
 
+    # A bias and an activation change nothing of it.
+    placed = jax.device_put(x, jax.NamedSharding(mesh, batch))
+    bias = np.arange(6, dtype=np.float32)
+    compiled, counts = _collectives(lambda x: conv(x, w, bias=bias, activation="relu"), placed)
+    harness.assert_equal(compiled(placed), np.maximum(wanted["y"] + bias, 0))
+    assert counts == (0, 0), counts
+
     # Groups: the batch splits, the features are gathered.
     grouped = problems.parse("g2_n4i4o6_h5k2s2p1,0_w6k3p0,2d2")
     x, w = harness.operands("conv", grouped)
