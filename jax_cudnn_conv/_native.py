@@ -103,8 +103,9 @@ def _preload(wheel: str, library: str) -> None:
 
 def _reject(name: str, reason: str) -> None:
     _backends[name] = reason
+    platforms = {"oneDNN": "CPUs", "cuDNN": "GPUs"}[name]
     warnings.warn(
-        f"jax_cudnn_conv runs on XLA's convolution: {name} is not available: {reason}",
+        f"jax_cudnn_conv runs on XLA's convolution on {platforms}: {name} is not available: {reason}",
         RuntimeWarning,
         stacklevel=2,
     )
