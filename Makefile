@@ -18,7 +18,7 @@ test-cpu: $(VENV)/.test
 	$(BIN)/python -m pytest -q $(ARGS)
 
 # On real cuDNN and a test double of it: plans, values, errors, trials. No GPU is needed, nor used.
-CUDNN_TESTS := $(wildcard tests/test_cudnn_*.py) tests/test_values.py tests/test_dtypes.py tests/test_layouts.py \
+CUDNN_TESTS := $(wildcard tests/test_cudnn_*.py) tests/test_gpu.py tests/test_values.py tests/test_dtypes.py tests/test_layouts.py \
   tests/test_zero_extents.py
 test-cudnn: $(VENV)/.test $(VENV)/.cudnn
 	$(BIN)/python -m pytest -q --cudnn $(or $(ARGS),$(CUDNN_TESTS))
