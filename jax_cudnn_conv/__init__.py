@@ -4,6 +4,7 @@ The public names are those below; see :func:`conv` and :func:`conv_transpose` fi
 """
 
 from jax_cudnn_conv import _lowering as _lowering
+from jax_cudnn_conv import lax as lax
 from jax_cudnn_conv._api import conv as conv
 from jax_cudnn_conv._api import conv_backward_data as conv_backward_data
 from jax_cudnn_conv._api import conv_backward_filter as conv_backward_filter

@@ -60,3 +60,8 @@ def psum(x: Any, axes: Any) -> Any:
     """`lax.psum` inside `custom_partitioning`, where an explicit mesh of the caller means nothing."""
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         return jax.lax.psum(x, axes)
+
+
+def has_explicit_mesh(aval: Any) -> bool:
+    """Is the sharding over a mesh a part of the type?"""
+    return not aval.sharding.mesh.empty
