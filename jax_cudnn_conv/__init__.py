@@ -15,6 +15,8 @@ from jax_cudnn_conv._targets import ONEDNN_TARGETS as _ONEDNN_TARGETS
 from jax_cudnn_conv.explain import Explanation as Explanation
 from jax_cudnn_conv.explain import explain as explain
 from jax_cudnn_conv.options import options as options
+from jax_cudnn_conv.patch import patch_jax as patch_jax
+from jax_cudnn_conv.patch import unpatch_jax as unpatch_jax
 
 __version__ = "0.1.0"
 

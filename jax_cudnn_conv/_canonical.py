@@ -15,21 +15,21 @@ tensor, k' = K-1-k or q' = Q-1-q, brings about:
     result  s = 1    rhs        rd*(K-1) - lo    (rhs, lhs): conv_dgrad       (lhs, rhs): conv_dgrad
     rhs     rd = 1   result     s*(Q-1) - lo     (result, lhs): conv_wgrad    (lhs, result): conv_fwd
 
-All axes of a problem must agree; where no row fits them all there is no plan, and XLA has the convolution. The
-high pad follows: `stride*(Y-1) + dilation*(W-1) + 1 - X - low` leaves no remainder. Either may be negative.
+All axes of a problem must agree; where no row fits them all there is no plan, and XLA has the convolution.
+The high pad follows: `stride*(Y-1) + dilation*(W-1) + 1 - X - low` leaves no remainder. Pads may be negative.
 
-*Features.* Batch n is in lhs and result, summed features c in lhs and rhs, output features o in rhs and result.
-A factor that two tensors share is N, O or I according to their roles: N where they are x and y, O for w and
-y, I for x and w. So dimension numbers are renamed, and nothing moves. All three tensors share the groups. In
-lax they are a part of rhs's and the result's o and, of lhs, of c (feature groups) or n (batch groups); in a
-ConvSpec they are a part of x's and y's features and of w's O. Where that is another axis they move.
+*Features.* Batch n is in lhs and result, summed features c in lhs and rhs, output features o in rhs and
+result. A factor that two tensors share is N, O or I according to their roles: N where they are x and y, O for
+w and y, I for x and w. So dimension numbers are renamed, and nothing moves. All three tensors share the
+groups. In lax they are a part of o and, in lhs, of c (feature groups) or n (batch groups); in a ConvSpec they
+are a part of x's and y's features and of w's O. Where that is another axis they move.
 
-*The choice* where several rows fit. Each of the P, K, Q positions that are not x's meet one another, so the
-work is the product of their extents: rows that take twice the least work or more drop out. Of the others,
-the kernel should be the smaller of w and y; then fewer arrays be reversed or have groups moved; then the
-order is that of the table. So a kernel "as large as the image" with a small result is `conv_wgrad`: that is
-what JAX's derivative of an ordinary convolution by its kernel looks like, in its arguments the same as a
-forward convolution. Its derivative by the input of stride 1 is a forward convolution, and remains one.
+*The choice* where several rows fit. Every position of w meets every one of y, so the work is the product of
+their extents: rows that take twice the least or more drop out. Of the others, w should be no larger than y;
+then few arrays be reversed or have groups moved; then the order is that of the table. So a kernel "as large
+as the image" with a small result is `conv_wgrad`: that is JAX's derivative of an ordinary convolution by its
+kernel, which with stride 1 and without groups has the arguments of a forward one. JAX's derivative by the
+input, with stride 1, is a forward convolution with the reversed kernel, and stays one.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
-from jax import lax
+from jax import export, lax
 
 from jax_cudnn_conv._primitives import DIRECTIONS, Direction, bind, fold, unfold
 from jax_cudnn_conv._spec import ConvSpec, Ints, Role
@@ -119,7 +119,7 @@ class _Problem:
             "rhs": _ints(params["rhs_dilation"]),
             "out": _ints(params["window_strides"]),
         }
-        self.padding = tuple(map(_ints, params["padding"]))
+        self.padding = tuple((int(low), int(high)) for low, high in params["padding"])
         features, batch = int(params["feature_group_count"]), int(params["batch_group_count"])
         self.groups = features * batch  # at most one of them is not 1
         self.groups_at: dict[Tensor, int] = {
@@ -210,10 +210,8 @@ def plan(
       params: the parameters of `jax.lax.conv_general_dilated_p`, checked by JAX.
       rhs_reversed: rhs is meant to be reversed on its spatial axes, which are not yet.
     """
-    if any(
-        not isinstance(p, int) and not hasattr(p, "__index__") for pair in params["padding"] for p in pair
-    ):
-        return None  # symbolic pads
+    if any(export.is_symbolic_dim(p) for pair in params["padding"] for p in pair):
+        return None
     if 0 in (*lhs, *rhs, *out):
         return None
     problem = _Problem(lhs, rhs, out, params, rhs_reversed)

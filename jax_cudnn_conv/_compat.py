@@ -8,15 +8,19 @@ import jax
 # Without it, JAX does not tell a lowering rule which devices a program is split over, and XLA gathers
 # sharded operands before every custom call.
 from jax._src.dispatch import prim_requires_devices_during_lowering
+from jax._src.interpreters import mlir  # for `get_lowering`
 from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 
 Primitive = core.Primitive
 
 
-def ask_for_devices(primitive: Primitive) -> None:
-    """Let the lowering rule of ``primitive`` see the devices of a program."""
-    prim_requires_devices_during_lowering.add(primitive)
+def ask_for_devices(primitive: Primitive, ask: bool = True) -> None:
+    """Let the lowering rule of ``primitive`` see the devices of a program, or no longer."""
+    if ask:
+        prim_requires_devices_during_lowering.add(primitive)
+    else:
+        prim_requires_devices_during_lowering.discard(primitive)
 
 
 def _varying_axes(x: Any) -> frozenset:
@@ -65,3 +69,25 @@ def psum(x: Any, axes: Any) -> Any:
 def has_explicit_mesh(aval: Any) -> bool:
     """Is the sharding over a mesh a part of the type?"""
     return not aval.sharding.mesh.empty
+
+
+def get_lowering(primitive: Primitive, platform: str | None) -> Any:
+    """The entry of JAX's table of lowering rules for one platform or (None) for any; None without one.
+
+    JAX registers rules but gives none back. Without this `patch_jax` could neither leave a convolution to
+    JAX's own rule nor restore it. The tables have had these names since before jax 0.7.2.
+    """
+    return _lowering_table(platform).get(primitive)
+
+
+def set_lowering(primitive: Primitive, platform: str | None, entry: Any) -> None:
+    """Put an entry of `get_lowering` back; None removes it."""
+    table = _lowering_table(platform)
+    if entry is None:
+        table.pop(primitive, None)
+    else:
+        table[primitive] = entry
+
+
+def _lowering_table(platform: str | None) -> Any:
+    return mlir._lowerings if platform is None else mlir._platform_specific_lowerings[platform]
