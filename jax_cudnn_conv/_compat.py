@@ -10,7 +10,7 @@ import jax
 from jax._src.dispatch import prim_requires_devices_during_lowering
 from jax._src.interpreters import mlir  # for `get_lowering`
 from jax.extend import core
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 Primitive = core.Primitive
 
@@ -68,7 +68,8 @@ def psum(x: Any, axes: Any) -> Any:
 
 def has_explicit_mesh(aval: Any) -> bool:
     """Is the sharding over a mesh a part of the type?"""
-    return not aval.sharding.mesh.empty
+    mesh = aval.sharding.mesh
+    return not mesh.empty and AxisType.Explicit in mesh.axis_types
 
 
 def get_lowering(primitive: Primitive, platform: str | None) -> Any:

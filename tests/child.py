@@ -193,6 +193,44 @@ def sharding():
     assert counts == (0, 0), counts
 
 
+def patched_devices():
+    """Under `patch_jax`, what XLA partitions stays XLA's, to the letter; each part of a shard_map is ours."""
+    jax.config.update("jax_num_cpu_devices", 4)
+    mesh = jax.make_mesh((2, 2), ("b", "t"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    problem = problems.parse("n4i4o6_h5k2s2p1,0_w6k3p0,2d2@NCHW-OIHW-NCHW")
+    (x, w), y = harness.operands("conv", problem), harness.third(problem, "y", **harness.arrays(problem))
+
+    def conv(x, w):
+        pads = problem.pads
+        return jax.lax.conv_general_dilated(x, w, problem.strides, pads, rhs_dilation=problem.dilation)
+
+    def both(x, w):
+        out, vjp = jax.vjp(conv, x, w)
+        return out, *vjp(out)
+
+    wanted = y, harness.third(problem, "x", y=y, w=w), harness.third(problem, "w", x=x, y=y)
+
+    def check(function, spec, ours):
+        placed = jax.device_put(x, jax.NamedSharding(mesh, spec))
+        before, counts = _collectives(function, placed, w)
+        with jcc.patch_jax():
+            compiled, patched = _collectives(function, placed, w)
+            out = compiled(placed, w)
+        assert patched == counts, (spec, patched, counts)
+        assert any(name in compiled.as_text() for name in jcc.CUSTOM_CALL_TARGETS) == ours
+        for result, value in zip(jax.tree.leaves(out), wanted, strict=False):
+            harness.assert_equal(result, value)
+
+    for spec in (P("b"), P(("b", "t")), P("b", None, None, "t"), P(None, "t")):
+        check(both, spec, False)
+    split = {"mesh": mesh, "in_specs": (P("b"), P()), "out_specs": P("b")}
+    check(jax.shard_map(conv, **split), P("b"), True)
+    check(jax.shard_map(conv, **split, axis_names={"b"}), P("b"), False)
+    with jcc.patch_jax():
+        local = jax.pmap(conv, in_axes=(0, None))(x.reshape(4, 1, *x.shape[1:]), w)
+    harness.assert_equal(local.reshape(y.shape), y)
+
+
 def explicit_mesh():
     """A mesh whose splits are part of the types: gradients come back split as the operands are."""
     jax.config.update("jax_num_cpu_devices", 4)
