@@ -214,6 +214,8 @@ def plan(
         return None
     if 0 in (*lhs, *rhs, *out):
         return None
+    if not isinstance(params["precision"], (type(None), tuple, lax.DotAlgorithmPreset)):
+        return None
     problem = _Problem(lhs, rhs, out, params, rhs_reversed)
     known = all(isinstance(e, int) for extents in problem.extents.values() for e in extents)
     rows = [row for row in (_ROWS if known else _ROWS[:1]) if problem.fits(row)]

@@ -61,9 +61,9 @@ def patch_jax() -> Patch:
 
     What is compiled from now on is concerned, in whatever library it was written: flax, equinox, haiku. Only
     how a convolution is lowered changes, on CPUs and NVIDIA GPUs, so shapes, dtypes, derivatives and `vmap`
-    are JAX's own. A convolution stays JAX's where no native kernel takes it (see :func:`explain` and
-    ``docs/lax.md``), inside ``options(backend="xla")``, and in programs that XLA partitions over devices;
-    inside `jax.shard_map` over all axes of the mesh, and `jax.pmap`, it is ours.
+    are JAX's own. A convolution stays JAX's where no native kernel takes it, inside
+    ``options(backend="xla")``, and in programs that XLA partitions over devices; inside `jax.shard_map` over
+    all axes of the mesh, and `jax.pmap`, it is ours. With ``JAX_CUDNN_CONV_LOG=1`` each is a line on stderr.
 
     To patch, and to unpatch, clears JAX's caches (`jax.clear_caches`), so every function compiles again;
     programs that were compiled ahead of time keep what they have. Patching twice is patching once.
@@ -91,9 +91,9 @@ def patch_jax() -> Patch:
 
 
 def unpatch_jax() -> None:
-    """Put JAX's own lowering rules back, in blocks of :func:`patch_jax` too; nothing where there are.
+    """Put JAX's own lowering rules back, inside of blocks of :func:`patch_jax`, too.
 
-    A rule that someone else has registered since stays.
+    Does nothing where they are in place. A rule that someone else has registered since stays.
 
     Example:
       >>> import jax_cudnn_conv as jcc

@@ -10,6 +10,8 @@ import reference
 from hypothesis import strategies as st
 from jax import lax
 
+from jax_cudnn_conv import _canonical
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -136,6 +138,29 @@ def check(call, function, seed=0):
         ("value", "jvp", "by lhs", "by rhs"), results, expected, strict=True
     ):
         harness.assert_equal(result, call.place(t, wanted), f"{name} of {call}")
+
+
+def abstract(call):
+    return [
+        jax.ShapeDtypeStruct(call.place(tensor, np.zeros(shape)).shape, call.dtype)
+        for tensor, shape in enumerate(call.shapes)
+    ]
+
+
+def chosen(call):
+    """The primitive for a call, or None for XLA."""
+    jaxpr = jax.make_jaxpr(lambda a, b: lax.conv_general_dilated(a, b, **call.keywords))(*abstract(call))
+    return of_equation(jaxpr.eqns[-1])
+
+
+def of_equation(equation):
+    shapes = (v.aval.shape for v in (*equation.invars, *equation.outvars))
+    plan = _canonical.plan(*shapes, equation.params)
+    return plan and plan.direction.primitive.name + " swapped" * plan.swapped
+
+
+def convolutions(function, *arguments):
+    return [e for e in jax.make_jaxpr(function)(*arguments).eqns if e.primitive is lax.conv_general_dilated_p]
 
 
 @st.composite

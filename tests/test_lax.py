@@ -1,10 +1,9 @@
 """`jcc.lax` means what `jax.lax` means, on the primitive that the canonical form says."""
 
+import dataclasses
 import inspect
-from collections import Counter
 
 import harness
-import hypothesis
 import jax
 import jax.numpy as jnp
 import lax_calls
@@ -14,7 +13,6 @@ from jax import lax
 from lax_calls import Call
 
 import jax_cudnn_conv as jcc
-from jax_cudnn_conv import _canonical
 
 FUNCTIONS = ("conv_general_dilated", "conv_transpose")
 
@@ -88,31 +86,12 @@ ROWS = {
 }
 
 
-def abstract(call):
-    return [
-        jax.ShapeDtypeStruct(call.place(tensor, np.zeros(shape)).shape, call.dtype)
-        for tensor, shape in enumerate(call.shapes)
-    ]
-
-
-def chosen(call):
-    """The primitive for a call, or None for XLA."""
-    jaxpr = jax.make_jaxpr(lambda a, b: lax.conv_general_dilated(a, b, **call.keywords))(*abstract(call))
-    return of_equation(jaxpr.eqns[-1])
-
-
-def of_equation(equation):
-    shapes = (v.aval.shape for v in (*equation.invars, *equation.outvars))
-    plan = _canonical.plan(*shapes, equation.params)
-    return plan and plan.direction.primitive.name + " swapped" * plan.swapped
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_the_table(name, dtype):
     call, primitive = ROWS[name]
-    call = lax_calls.dataclasses.replace(call, dtype=dtype)
-    assert chosen(call) == primitive
+    call = dataclasses.replace(call, dtype=dtype)
+    assert lax_calls.chosen(call) == primitive
     lax_calls.check(call, jcc.lax.conv_general_dilated)
 
 
@@ -230,7 +209,7 @@ def test_c48_the_gradient_of_a_transpose_by_its_kernel():
     def loss(x, w):
         return jnp.sum(lax.conv_transpose(x, w, (2, 2), "SAME"))
 
-    found = sorted(map(of_equation, convolutions(jax.grad(loss, (0, 1)), x, w)))
+    found = sorted(map(lax_calls.of_equation, lax_calls.convolutions(jax.grad(loss, (0, 1)), x, w)))
     assert found == ["conv_dgrad", "conv_fwd", "conv_wgrad swapped"]
 
 
@@ -276,52 +255,3 @@ def test_dtypes(dtype, preferred, rng):
     more = {"lhs_dilation": (2,), "preferred_element_type": preferred}
     call = (lhs, rhs, (1,), ((1, 2),))
     harness.assert_equal(jcc.lax.conv_general_dilated(*call, **more), lax.conv_general_dilated(*call, **more))
-
-
-def convolutions(function, *arguments):
-    return [e for e in jax.make_jaxpr(function)(*arguments).eqns if e.primitive is lax.conv_general_dilated_p]
-
-
-def searched(strategy, check, examples):
-    """Run `check` on random calls; how often each primitive (or None, XLA) had one, for those it returns."""
-    counts = Counter()
-
-    @hypothesis.settings(max_examples=examples)
-    @hypothesis.given(strategy)
-    def search(call):
-        if counts.total() % 250 == 249:
-            jax.clear_caches()
-        counts.update(check(call))
-
-    search()
-    print(dict(counts))
-    return counts
-
-
-def check_value_and_derivatives(call):
-    lax_calls.check(call, jcc.lax.conv_general_dilated)
-    return [chosen(call)]
-
-
-def test_generated_calls():
-    counts = searched(lax_calls.calls(), check_value_and_derivatives, 300)
-    assert all(counts[name] for name in ("conv_fwd", "conv_dgrad", "conv_wgrad", None)), counts
-
-
-@pytest.mark.sweep
-def test_sweep_of_calls():
-    searched(lax_calls.calls(), check_value_and_derivatives, 5_000)
-
-
-def test_what_jax_differentiates_reaches_the_primitives():
-    """Of the convolutions in value and gradients of ordinary ones at least 95 % are a primitive."""
-
-    def check(call):
-        def loss(lhs, rhs):
-            return jnp.sum(lax.conv_general_dilated(lhs, rhs, **call.keywords) ** 2)
-
-        return map(of_equation, convolutions(jax.value_and_grad(loss, (0, 1)), *abstract(call)))
-
-    counts = searched(lax_calls.calls(ordinary=True), check, 300)
-    assert counts.total() >= 3 * 300
-    assert counts[None] <= 0.05 * counts.total(), counts

@@ -96,6 +96,24 @@ def test_values_and_gradients(name):
     harness.assert_equal(eager, conv(lhs, rhs))
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_c49_groups(groups):
+    """Each of the three, however many groups: XLA's gradient by the kernel takes a hundred times as long."""
+    conv = functools.partial(
+        lax.conv_general_dilated,
+        window_strides=(1, 1),
+        padding="SAME",
+        dimension_numbers=NHWC,
+        feature_group_count=groups,
+    )
+    lhs, rhs = draw((2, 6, 5, 8), (3, 3, 8 // groups, 8))
+    step = jax.value_and_grad(loss_of(conv), (0, 1))
+    theirs = jax.jit(step)(lhs, rhs)
+    with jcc.patch_jax():
+        assert counts(step, lhs, rhs) == (3, 0)
+        jax.tree.map(harness.assert_equal, jax.jit(step)(lhs, rhs), theirs)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int32", "complex64"])
 def test_dtypes(dtype):
     conv, *_ = layer("transposed")
