@@ -52,7 +52,7 @@ def conv_general_dilated(
       The result, ``(batch / batch_group_count, out_features, *spatial)`` by default.
 
     Raises:
-      What `jax.lax.conv_general_dilated` raises: it checks the arguments.
+      ValueError, TypeError: those of `jax.lax.conv_general_dilated`, which checks the arguments.
 
     Example:
       >>> import jax.numpy as jnp, jax_cudnn_conv as jcc
@@ -112,7 +112,7 @@ def conv_transpose(
       The result, ``(batch, *spatial, out_features)`` by default.
 
     Raises:
-      What `jax.lax.conv_transpose` raises: it checks the arguments.
+      ValueError, TypeError: those of `jax.lax.conv_transpose`, which checks the arguments.
 
     Example:
       >>> import jax.numpy as jnp, jax_cudnn_conv as jcc

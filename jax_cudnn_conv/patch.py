@@ -69,11 +69,8 @@ def patch_jax() -> Patch:
     programs that were compiled ahead of time keep what they have. Patching twice is patching once.
 
     Returns:
-      A context manager, which need not be used as one: ``with patch_jax():`` unpatches at the end of the
-      block, unless an earlier call or an enclosing block had patched.
-
-    Raises:
-      Nothing.
+      A context manager that unpatches at the end of its block, unless an earlier call or an enclosing block
+      had patched. It need not be used as one.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_cudnn_conv as jcc
