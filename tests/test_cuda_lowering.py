@@ -55,6 +55,16 @@ def test_attributes():
         assert re.search(attribute, text), (attribute, text)
 
 
+def test_patched_jax():
+    """Value and gradients of `lax.conv`, one call each."""
+    x, w = jnp.ones((2, 4, 9, 8), jnp.float32), jnp.ones((6, 4, 3, 3), jnp.float32)
+    loss = lambda x, w: (jax.lax.conv(x, w, (2, 2), "SAME") ** 2).sum()  # noqa: E731
+    with jcc.patch_jax():
+        text = module(jax.value_and_grad(loss, (0, 1)), x, w)
+    assert sorted(calls(text)) == ["cudnn_dgrad", "cudnn_fwd", "cudnn_wgrad"]
+    assert "stablehlo.convolution" not in text
+
+
 def test_no_transpose_for_any_layout():
     x, w = jnp.ones((9, 2, 6, 8), jnp.float32), jnp.ones((4, 3, 3, 3), jnp.float32)
     text = module(lambda x, w: jcc.conv(x, w, groups=2, dimension_numbers=("HNCW", "OHIW", "NWCH")), x, w)
