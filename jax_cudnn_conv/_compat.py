@@ -15,6 +15,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 Primitive = core.Primitive
 
 
+def asks_for_devices(primitive: Primitive) -> bool:
+    """Does the lowering rule of ``primitive`` see the devices of a program?"""
+    return primitive in prim_requires_devices_during_lowering
+
+
 def ask_for_devices(primitive: Primitive, ask: bool = True) -> None:
     """Let the lowering rule of ``primitive`` see the devices of a program, or no longer."""
     if ask:

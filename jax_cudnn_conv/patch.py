@@ -24,6 +24,7 @@ PLATFORMS = ("cpu", "cuda")
 _lock = threading.RLock()
 _originals: dict[str, Any] = {}  # the entries that were replaced, by platform; empty while not patched
 _ours: dict[str, Any] = {}
+_asked = False  # whether JAX's rule, too, asked for the devices
 _held = False  # by a call of patch_jax that was not (or not yet) entered as a context
 _entered = 0  # contexts that are open
 
@@ -105,9 +106,11 @@ def unpatch_jax() -> None:
 
 def _activate() -> bool:
     """Replace the rules; False if they are ours already."""
+    global _asked
     if _originals:
         return False
     primitive = jax.lax.conv_general_dilated_p
+    _asked = _compat.asks_for_devices(primitive)
     _compat.ask_for_devices(primitive)
     for platform in PLATFORMS:
         _originals[platform] = _compat.get_lowering(primitive, platform)
@@ -126,7 +129,7 @@ def _deactivate() -> None:
     for platform, original in _originals.items():
         if _compat.get_lowering(primitive, platform) is _ours[platform]:
             _compat.set_lowering(primitive, platform, original)
-    _compat.ask_for_devices(primitive, False)
+    _compat.ask_for_devices(primitive, _asked)
     _originals.clear()
     _ours.clear()
     jax.clear_caches()
