@@ -9,7 +9,7 @@ from jax.interpreters import mlir
 
 from jax_cudnn_conv import _compat, _cpu, _fused, _gpu, _process, _xla
 from jax_cudnn_conv._kernel import Kernel, on_xla
-from jax_cudnn_conv._partitioning import partitioned, splits_over_devices
+from jax_cudnn_conv._partitioning import is_partly_manual, partitioned, splits_over_devices
 from jax_cudnn_conv._primitives import DIRECTIONS, FWD, Direction
 from jax_cudnn_conv._targets import cudnn, onednn
 from jax_cudnn_conv.options import Options
@@ -43,6 +43,8 @@ def choose(
 def _lower(direction, platform, ctx, lhs, rhs, *, options, **params):
     _process.mark_used()
     kernel = choose(direction, *ctx.avals_in, options=options, platform=platform, **params)
+    if kernel.backend != "xla" and is_partly_manual(ctx):
+        kernel = on_xla("inside a shard_map over some axes of a mesh XLA splits the others")
     logger.info("%s %s: %s", direction.primitive.name, ctx.avals_in, kernel)
     if kernel.backend == "xla":
         if options.backend == "native":
@@ -75,7 +77,7 @@ def choose_fused(
 
 def _lower_fused(platform, ctx, *operands, relu, options, **params):
     kernel = None
-    if not splits_over_devices(ctx):
+    if not (splits_over_devices(ctx) or is_partly_manual(ctx)):
         kernel = choose_fused(*ctx.avals_in, relu=relu, options=options, platform=platform, **params)
     if kernel is None:
         rule = functools.partial(_fused.unfused, relu=relu, options=options)

@@ -54,3 +54,15 @@ def splits_over_devices(ctx: Any) -> bool:
     """Is XLA's partitioner to split the program being lowered over several known devices?"""
     devices = getattr(ctx.module_context.axis_context, "device_assignment", None)
     return devices is not None and len(devices) > 1
+
+
+def is_partly_manual(ctx: Any) -> bool:
+    """Is it inside a `jax.shard_map` over some axes of a mesh, and to be split over the others?
+
+    JAX's `custom_partitioning` does not work there, and XLA would gather operands before a custom call.
+    """
+    context = ctx.module_context.axis_context
+    manual = getattr(context, "manual_axes", None)
+    if manual is None:
+        return False
+    return any(size > 1 for axis, size in context.mesh.shape.items() if axis not in manual)

@@ -9,6 +9,8 @@ from jax import lax
 from jax_cudnn_conv._primitives import FWD, Direction, fold, result_shape, unfold
 from jax_cudnn_conv._spec import ConvSpec, Pads, effective_kernel
 
+_conv_general_dilated = lax.conv_general_dilated  # JAX's own, whatever may be put in its place later
+
 
 def conv(
     lhs: Any, rhs: Any, *, direction: Direction, spec: ConvSpec, out_dtype: Any, precision: Any, **_: Any
@@ -81,7 +83,7 @@ def _forward(x, w, spec: ConvSpec, types: dict) -> jax.Array:
         (low, 0 if -remainders.get(axis, 0) < high < 0 else high, inner)
         for axis, (low, high, inner) in enumerate(split.outside)
     ]
-    return lax.conv_general_dilated(
+    return _conv_general_dilated(
         _pad(x, outside),
         w,
         window_strides=spec.strides,
@@ -101,7 +103,7 @@ def _data_gradient(y, w, spec: ConvSpec, types: dict) -> jax.Array:
     if spec.groups > 1:  # the groups go from the output features to the input features
         w, groups_axis = unfold(w, spec.groups, out_axis, 1)
         w = fold(w, groups_axis, in_axis, 1)
-    x = lax.conv_general_dilated(
+    x = _conv_general_dilated(
         y,
         w,
         window_strides=(1,) * spec.rank,
@@ -125,7 +127,7 @@ def _filter_gradient(x, y, spec: ConvSpec, types: dict) -> jax.Array:
     def swapped(dims):
         return (dims[1], dims[0], *dims[2:])
 
-    return lax.conv_general_dilated(
+    return _conv_general_dilated(
         _pad(x, split.outside),
         y,
         window_strides=spec.dilation,

@@ -15,7 +15,7 @@ import jax
 from jax.interpreters import mlir
 
 from jax_cudnn_conv import _canonical, _compat, _lowering
-from jax_cudnn_conv._partitioning import splits_over_devices
+from jax_cudnn_conv._partitioning import is_partly_manual, splits_over_devices
 from jax_cudnn_conv.options import current
 
 logger = logging.getLogger("jax_cudnn_conv")
@@ -147,11 +147,8 @@ def _lower(platform: str, original: Any, ctx: Any, lhs: Any, rhs: Any, **params:
 
 def _is_partitioned(ctx: Any) -> bool:
     """May XLA split the program over devices? It knows how to split its own convolution in more ways."""
-    context = ctx.module_context.axis_context
-    manual = getattr(context, "manual_axes", None)
-    if manual is not None and set(context.mesh.axis_names) - set(manual):
-        return True
-    return splits_over_devices(ctx) or _compat.has_explicit_mesh(ctx.avals_out[0])
+    split = splits_over_devices(ctx) or is_partly_manual(ctx)
+    return split or _compat.has_explicit_mesh(ctx.avals_out[0])
 
 
 def _native_plan(platform: str, lhs: Any, rhs: Any, out: Any, params: Any) -> _canonical.Plan | None:

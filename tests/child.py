@@ -184,6 +184,13 @@ def sharding():
     harness.assert_equal(compiled(placed), np.maximum(wanted["y"] + bias, 0))
     assert counts == (0, 0), counts
 
+    # Inside a shard_map over one axis, XLA splits its own convolution over the other.
+    spread = jax.device_put(x, jax.NamedSharding(mesh, P(("b", "t"))))
+    partly = jax.shard_map(conv, mesh=mesh, in_specs=(batch, whole), out_specs=batch, axis_names={"b"})
+    compiled, counts = _collectives(partly, spread, w)
+    harness.assert_equal(compiled(spread, w), wanted["y"])
+    assert counts == (0, 0), counts
+
     # Groups: the batch splits, the features are gathered.
     grouped = problems.parse("g2_n4i4o6_h5k2s2p1,0_w6k3p0,2d2")
     x, w = harness.operands("conv", grouped)
