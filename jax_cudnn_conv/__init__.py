@@ -3,6 +3,9 @@
 The public names are those below; see :func:`conv` and :func:`conv_transpose` first.
 """
 
+import importlib
+from types import ModuleType
+
 from jax_cudnn_conv import _lowering as _lowering
 from jax_cudnn_conv import lax as lax
 from jax_cudnn_conv._api import conv as conv
@@ -23,3 +26,9 @@ __version__ = "0.1.0"
 #: The names of the custom calls in compiled programs. `jax.export.export` wants each of them allowed, as
 #: ``jax.export.DisabledSafetyCheck.custom_call(name)``, and the package imported where the result is loaded.
 CUSTOM_CALL_TARGETS = (*_ONEDNN_TARGETS.values(), *_CUDNN_TARGETS.values())
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in ("linen", "nnx"):  # at first use, as they import flax
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
