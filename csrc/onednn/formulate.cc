@@ -67,6 +67,22 @@ std::optional<Formulation> ForAvx2(const Problem& problem) {
   return std::nullopt;
 }
 
+// With AVX-512 oneDNN's own order, channels last, is the best but for a few, timed in the same way.
+std::optional<Formulation> ForAvx512(const Problem& problem) {
+  const auto first = [&](const char* name) { return Formulation{problem, false, name}; };
+  const Sizes sizes(problem);
+  const bool data = problem.direction == Direction::kBackwardData;
+  const bool filter = problem.direction == Direction::kBackwardFilter;
+  if (problem.groups > 1) return std::nullopt;
+  if (data && AnyOver1(problem, problem.stride) && problem.in_features() < 16) return first(kGemm);
+  // A convolution works on each weight once for each pixel, and a reorder once in all.
+  const bool few_pixels = sizes.pixels <= 64 && sizes.w > sizes.x + sizes.y;
+  if (!few_pixels) return std::nullopt;
+  if (problem.w.dtype != DType::kF32) return first(kGemm);
+  if (sizes.taps == 1) return first(data ? kPointwise : kGemm);
+  return filter ? std::optional(first(kGemm)) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Problem> TakeApart(const Problem& trimmed) {
@@ -91,10 +107,8 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
   // other directions lose their footing when taps lie hundreds of elements apart.
   if (filter ? narrow : problem.dilation[0] >= 256) SplitDilation(problem);
   InsertUnitAxis(problem);
-  // With AVX-512 oneDNN's own order, channels last, was the best for nearly all layers.
-  if (HasAvx2Only()) {
-    if (auto formulation = ForAvx2(problem)) formulations.push_back(*std::move(formulation));
-  }
+  auto timed = HasAvx2Only() ? ForAvx2(problem) : ForAvx512(problem);
+  if (timed) formulations.push_back(*std::move(timed));
   formulations.push_back({problem, false, nullptr});
   return formulations;
 }
