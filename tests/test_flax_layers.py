@@ -16,6 +16,7 @@ flax_nnx = pytest.importorskip("flax.nnx", reason="flax is an optional dependenc
 flax_linen = pytest.importorskip("flax.linen", reason="flax is an optional dependency")
 
 KINDS = ("nnx", "linen")
+FAST = {"xla_backend_optimization_level": 0}  # of what XLA compiles: most of the time goes there
 CUSTOM_CALLS = tuple(jcc.CUSTOM_CALL_TARGETS)
 
 
@@ -67,7 +68,7 @@ def check_equal_to_flax(kind, name, x_shape, *args, dtype=jnp.float32, **keyword
             y, pull = jax.vjp(layer, params, x)
             return y, pull(draw(y.shape, 8, y.dtype))
 
-        return jax.jit(pull)(params, x)
+        return jax.jit(pull, compiler_options=FAST)(params, x)
 
     for got, want in zip(*map(jax.tree.leaves, map(pull_back, (ours, flax))), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -245,7 +246,7 @@ def test_adjoint_of_conv(padding, taps, stride, dilation):
     assert conv.shapes == transposed.shapes
     params, x = conv.params(), draw((2, 3, extent, 4), 5)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=FAST)
     def both(params, x):
         y, pull = jax.vjp(functools.partial(conv, params), x)
         ct = draw(y.shape, 6)
