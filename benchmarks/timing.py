@@ -85,8 +85,8 @@ def run(case: Case, budget: Budget) -> dict[str, object]:
     if reference_first > budget.max_time:
         pairs = [(_seconds(ours, case.args, 1), reference_first)]
     else:
-        pairs = _measure(ours, reference, case.args, budget)
-    return row | {"status": "ok"} | _statistics(pairs)
+        pairs = measure(ours, reference, case.args, budget)
+    return row | {"status": "ok"} | statistics_of(pairs)
 
 
 def _compiled(function: Callable[..., jax.Array], args: tuple[jax.Array, ...]):
@@ -101,7 +101,7 @@ def _seconds(function: Callable[..., jax.Array], args: tuple[jax.Array, ...], ca
     return (time.perf_counter() - start) / calls
 
 
-def _measure(ours, reference, args, budget: Budget) -> list[tuple[float, float]]:
+def measure(ours, reference, args, budget: Budget) -> list[tuple[float, float]]:
     """Interleaved samples: ours, lax, ours, lax, ... each of as many calls as fill 0.5 ms."""
     stop = time.perf_counter() + budget.max_time
     calls = [math.ceil(5e-4 / max(_seconds(f, args, 1), 5e-6)) for f in (ours, reference)]
@@ -126,7 +126,7 @@ def _spread(pairs: list[tuple[float, float]]) -> float:
     return (high - low) / middle
 
 
-def _statistics(pairs: list[tuple[float, float]]) -> dict[str, object]:
+def statistics_of(pairs: list[tuple[float, float]]) -> dict[str, object]:
     least = [min(times) for times in zip(*pairs, strict=True)]
     return {
         "samples": len(pairs),
