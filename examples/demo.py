@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from PIL import Image, ImageDraw, ImageFont
+from common import draw_tiles
 from sklearn.datasets import load_digits
 from tqdm import tqdm
 
@@ -198,27 +198,6 @@ def report_error(params, train_images, corrupted, clean, fraction):
     return error <= bound
 
 
-def draw(path, labels, rows):
-    """Write a PNG: a column for each digit, a row for each of the named ``rows``."""
-    tile, gap, left, top = 96, 8, 190, 48
-    font, ink = ImageFont.load_default(20), (40, 40, 40)
-    size = left + len(labels) * (tile + gap) + gap, top + len(rows) * (tile + gap) + gap
-    sheet = Image.new("RGB", size, (255, 255, 255))
-    pen = ImageDraw.Draw(sheet)
-    for j, label in enumerate(labels):
-        x = left + j * (tile + gap) + tile // 2
-        pen.text((x, top // 2), str(label), ink, font, anchor="mm")
-    for i, (name, images) in enumerate(rows.items()):
-        y = top + i * (tile + gap)
-        pen.text((left - 16, y + tile // 2), name, ink, font, anchor="rm")
-        for j, image in enumerate(images):
-            grey = np.uint8(255 * np.clip(image[..., 0], 0, 1))
-            picture = Image.fromarray(grey).resize((tile, tile), Image.Resampling.NEAREST)
-            sheet.paste(picture, (left + j * (tile + gap), y))
-    sheet.save(path)
-    print(f"\nPictures: {path}")
-
-
 def main():
     """Train, report, draw; the exit status says whether the bound and the comparison held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -245,7 +224,7 @@ def main():
         "reconstruction": reconstruct(params, corrupted),
     }
     shown = [int(np.flatnonzero(labels == digit)[0]) for digit in range(10)]  # one of each
-    draw(args.output, labels[shown], {name: np.asarray(rows[name])[shown] for name in rows})
+    draw_tiles(args.output, labels[shown], {name: np.asarray(rows[name])[shown] for name in rows})
     return 0 if same and good else 1
 
 
