@@ -33,8 +33,11 @@ def searched(strategy, check, examples):
 
 
 def check_value_and_derivatives(call):
-    lax_calls.check(call, jcc.lax.conv_general_dilated)
-    return [lax_calls.chosen(call)]
+    """A call that stays JAX's has JAX's derivatives, in some of which XLA aborts (docs/lax.md)."""
+    primitive = lax_calls.chosen(call)
+    check = lax_calls.check if primitive else lax_calls.check_value
+    check(call, jcc.lax.conv_general_dilated)
+    return [primitive]
 
 
 def test_generated_calls():
