@@ -5,6 +5,7 @@ convolution: CIRCULAR, REFLECT and CAUSAL. A transposed layer with one of those 
 layer that pads so and convolves.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,51 +65,52 @@ def check_mask(mask: Any, shape: Ints) -> None:
 
 
 def conv_transpose(
-    inputs: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array | None,
-    *,
-    strides: Any,
-    padding: PaddingLike,
-    kernel_dilation: Any,
-    groups: int,
-    output_padding: Any,
-    output_shape: Any,
-    transpose_kernel: bool,
-    use_consistent_padding: bool,
-    precision: Any,
-    preferred_element_type: Any,
+    layer: Any, inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None, output_shape: Any
 ) -> jax.Array:
-    """What a layer ``ConvTranspose`` computes, of inputs ``(*batch, *spatial, features)``."""
-    rank = kernel.ndim - 2
+    """What a layer ``ConvTranspose``, of either kind, computes of inputs ``(*batch, *spatial, features)``.
+
+    ``output_shape`` is that of the call; None: the layer's, or its ``output_padding``.
+    """
+    rank, groups = kernel.ndim - 2, layer.feature_group_count
     if inputs.ndim < rank + 1:
         raise ValueError(
             f"inputs must have {rank} spatial axes and one of features, after any number of batch axes; "
             f"got shape {inputs.shape}"
         )
-    strides = args.per_axis("strides", 1 if strides is None else strides, rank)
-    dilation = args.per_axis("kernel_dilation", 1 if kernel_dilation is None else kernel_dilation, rank)
-    if not transpose_kernel:
+    strides = args.per_axis("strides", 1 if layer.strides is None else layer.strides, rank)
+    dilation = 1 if layer.kernel_dilation is None else layer.kernel_dilation
+    dilation = args.per_axis("kernel_dilation", dilation, rank)
+    if not layer.transpose_kernel:
         kernel = _transpose_kernel(kernel, groups)
     batch, example = inputs.shape[: -rank - 1], inputs.shape[-rank - 1 :]
     x = inputs.reshape((math.prod(batch), *example))
-    geometry = {"strides": strides, "dilation": dilation, "groups": groups}
-    geometry |= {"precision": precision, "preferred_element_type": preferred_element_type}
+    transpose = functools.partial(
+        _api.conv_transpose,
+        x,
+        kernel,
+        strides=strides,
+        dilation=dilation,
+        groups=groups,
+        dimension_numbers=_dims(rank),
+        precision=layer.precision,
+        preferred_element_type=layer.preferred_element_type,
+    )
     spans = tuple(map(effective_kernel, kernel.shape[:rank], dilation))
+    padding = layer.padding
+    output_padding = layer.output_padding if output_shape is None else None
+    output_shape = layer.output_shape if output_shape is None else output_shape
     mode = padding.upper() if isinstance(padding, str) else None
     if mode == "CAUSAL" or mode in _WRAPPED:
         if output_padding is not None:
             raise ValueError(f"output_padding cannot be given with padding {padding!r}; give output_shape")
-        extents = _extents(x.shape[1:-1], strides, output_shape, padding)
-        y = _transpose_padded(x, kernel, mode, extents, spans, transpose_kernel, geometry)
+        output_shape = _extents(x.shape[1:-1], strides, output_shape, padding)
+    if mode in _WRAPPED:
+        centred = mode == "REFLECT" or layer.transpose_kernel
+        pads = _wrapped_pads(spans, strides, centred)
+        y = _transpose_wrapped(transpose, _WRAPPED[mode], output_shape, pads)
     else:
-        pads = args.padding(padding, rank)
-        if (
-            not isinstance(pads, str) and not use_consistent_padding
-        ):  # pads of the input, spread by the strides
-            pads = tuple((s - 1 - low, s - 1 - high) for s, (low, high) in zip(spans, pads, strict=True))
-        sizes = {"output_padding": output_padding, "output_shape": output_shape}
-        y = _api.conv_transpose(x, kernel, padding=pads, dimension_numbers=_dims(rank), **sizes, **geometry)
+        padding = _transposed_padding(padding, spans, layer.use_consistent_padding)
+        y = transpose(padding=padding, output_padding=output_padding, output_shape=output_shape)
     if bias is not None:
         y += bias
     return y.reshape((*batch, *y.shape[1:]))
@@ -142,39 +144,33 @@ def _extents(spatial: Ints, strides: Ints, output_shape: Any, padding: PaddingLi
     return extents
 
 
-def _transpose_padded(
-    x: jax.Array, kernel: jax.Array, mode: str, extents: Ints, spans: Ints, centred: bool, geometry: Any
+def _transposed_padding(padding: PaddingLike, spans: Ints, consistent: bool) -> str | Pads:
+    """The padding of the convolution that is transposed."""
+    if isinstance(padding, str) and padding.upper() == "CAUSAL":
+        if len(spans) != 1:
+            raise ValueError(f"padding 'CAUSAL' wants one spatial axis; got {len(spans)}")
+        return ((spans[0] - 1, 0),)
+    pads = args.padding(padding, len(spans))
+    if isinstance(pads, str) or consistent:
+        return pads
+    # They are pads of the input, after it was spread by the strides.
+    return tuple((s - 1 - low, s - 1 - high) for s, (low, high) in zip(spans, pads, strict=True))
+
+
+def _wrapped_pads(spans: Ints, strides: Ints, centred: bool) -> Pads:
+    """What CIRCULAR and REFLECT add: low half of it, unless a kernel that is not transposed is CIRCULAR."""
+    low = [(span - 1) // 2 for span in spans]
+    if not centred:  # Flax aligns that kernel with the strides
+        low = [max(span - s, 0) // 2 for span, s in zip(spans, strides, strict=True)]
+    return tuple((lo, span - 1 - lo) for lo, span in zip(low, spans, strict=True))
+
+
+def _transpose_wrapped(
+    transpose: Callable[..., jax.Array], mode: str, extents: Ints, pads: Pads
 ) -> jax.Array:
-    """The transpose of padding by ``mode``, then convolving without padding."""
-    rank = len(extents)
-    low: Ints
-    if mode == "CAUSAL":
-        if rank != 1:
-            raise ValueError(f"padding 'CAUSAL' wants one spatial axis; got {rank}")
-        low = (spans[0] - 1,)
-    elif mode == "CIRCULAR" and not centred:
-        # Flax aligns its kernel, which is not that of a transposed convolution, with the strides.
-        low = tuple(max(span - s, 0) // 2 for span, s in zip(spans, geometry["strides"], strict=True))
-    else:
-        low = tuple((span - 1) // 2 for span in spans)
-    pads: Pads = tuple((lo, span - 1 - lo) for lo, span in zip(low, spans, strict=True))
-    if mode == "CAUSAL":
-        return _api.conv_transpose(
-            x,
-            kernel,
-            padding=((pads[0][0], 0),),
-            output_shape=extents,
-            dimension_numbers=_dims(1),
-            **geometry,
-        )
-    padded = tuple(e + lo + hi for e, (lo, hi) in zip(extents, pads, strict=True))
-    y = _api.conv_transpose(
-        x, kernel, padding=0, output_shape=padded, dimension_numbers=_dims(rank), **geometry
-    )
+    """The transpose of padding by ``mode``, as jnp.pad has it, then convolving without padding."""
+    padded = tuple(e + low + high for e, (low, high) in zip(extents, pads, strict=True))
+    y = transpose(padding=0, output_shape=padded)
     unpadded = jax.ShapeDtypeStruct((y.shape[0], *extents, y.shape[-1]), y.dtype)
-
-    def pad(a):
-        return jnp.pad(a, ((0, 0), *pads, (0, 0)), _WRAPPED[mode])
-
-    (folded,) = jax.linear_transpose(pad, unpadded)(y)
+    (folded,) = jax.linear_transpose(lambda a: jnp.pad(a, ((0, 0), *pads, (0, 0)), mode), unpadded)(y)
     return folded

@@ -106,18 +106,4 @@ class ConvTranspose(nn.Module):
         if self.use_bias:
             bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
         inputs, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
-        return _layers.conv_transpose(
-            inputs,
-            kernel,
-            bias,
-            strides=self.strides,
-            padding=self.padding,
-            kernel_dilation=self.kernel_dilation,
-            groups=groups,
-            output_padding=self.output_padding if output_shape is None else None,
-            output_shape=self.output_shape if output_shape is None else output_shape,
-            transpose_kernel=self.transpose_kernel,
-            use_consistent_padding=self.use_consistent_padding,
-            precision=self.precision,
-            preferred_element_type=self.preferred_element_type,
-        )
+        return _layers.conv_transpose(self, inputs, kernel, bias, output_shape)

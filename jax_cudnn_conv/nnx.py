@@ -171,18 +171,4 @@ class ConvTranspose(nnx.Module):
         if self.mask is not None:
             kernel *= self.mask
         inputs, kernel, bias = self.promote_dtype((inputs, kernel, bias), dtype=self.dtype)
-        return _layers.conv_transpose(
-            inputs,
-            kernel,
-            bias,
-            strides=self.strides,
-            padding=self.padding,
-            kernel_dilation=self.kernel_dilation,
-            groups=self.feature_group_count,
-            output_padding=self.output_padding if output_shape is None else None,
-            output_shape=self.output_shape if output_shape is None else output_shape,
-            transpose_kernel=self.transpose_kernel,
-            use_consistent_padding=self.use_consistent_padding,
-            precision=self.precision,
-            preferred_element_type=self.preferred_element_type,
-        )
+        return _layers.conv_transpose(self, inputs, kernel, bias, output_shape)
