@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+import jax_cudnn_conv as jcc
+
 WHITE, INK, GREY = (255, 255, 255), (40, 40, 40), (170, 170, 170)
 BLUE, ORANGE = (31, 119, 180), (235, 110, 20)
 
@@ -21,6 +23,13 @@ def parse(doc, path):
     parser.add_argument("--output", type=Path, default=Path(path).with_suffix(".png"))
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
+
+
+def compile_both(function, *args):
+    """A function on our kernels and on XLA's."""
+    ours = jax.jit(function).lower(*args).compile()
+    with jcc.options(backend="xla"):
+        return ours, jax.jit(function).lower(*args).compile()
 
 
 def seconds(function, *args):

@@ -7,16 +7,14 @@ with ``make demo``, or with ``python examples/demo.py`` after ``pip install '.[d
 
 import argparse
 import functools
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import draw_tiles
+from common import draw_tiles, print_times, seconds
 from sklearn.datasets import load_digits
 from tqdm import tqdm
 
@@ -155,20 +153,15 @@ def report_speed(params, corrupted, clean, pairs):
 
     def run(backend):
         with jcc.options(backend=backend):  # part of jit's cache key: the step is compiled for each
-            start = time.perf_counter()
-            result = jax.block_until_ready(step(params, state, corrupted, clean))
-            return time.perf_counter() - start, result[2:]
+            took, result = seconds(step, params, state, corrupted, clean)
+            return took, result[2:]
 
     (_, (ours, our_grads)), (_, (xlas, xla_grads)) = run("auto"), run("xla")  # compiles
     times = {"auto": [], "xla": []}
     for k in range(pairs):
         for backend in ("auto", "xla") if k % 2 else ("xla", "auto"):
             times[backend].append(run(backend)[0])
-    ours_ms, xlas_ms = (1e3 * statistics.median(times[backend]) for backend in ("auto", "xla"))
-    ratio = statistics.median(x / a for a, x in zip(times["auto"], times["xla"], strict=True))
-    print(f"\nTime per training step, batch {len(clean)}, median of {pairs} in turns")
-    print(f"  jax_cudnn_conv      {ours_ms:8.2f} ms")
-    print(f"  XLA's convolutions  {xlas_ms:8.2f} ms   {ratio:.1f} times ours")
+    print_times(f"training step, batch {len(clean)}", times["auto"], times["xla"])
 
     off = max(
         float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import check, compare, draw_tiles, parse
+from common import check, compare, compile_both, draw_tiles, parse
 from sklearn.datasets import load_digits
 
 import jax_cudnn_conv as jcc
@@ -92,13 +92,6 @@ def draw_tasks(rng, images, target, digits, count):
             to[0].append(images[part.ravel()])
             to[1].append(np.repeat([0, 1], part.shape[1]))
     return tuple(tuple(map(jnp.asarray, map(np.stack, part))) for part in (support, query))
-
-
-def compile_both(function, *args):
-    """A function on our kernels and on XLA's."""
-    ours = jax.jit(function).lower(*args).compile()
-    with jcc.options(backend="xla"):
-        return ours, jax.jit(function).lower(*args).compile()
 
 
 def main():

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import check, compare, draw_tiles, parse
+from common import check, compare, compile_both, draw_tiles, parse
 from flax import nnx
 from PIL import Image
 from sklearn.datasets import load_sample_images
@@ -111,9 +111,7 @@ def main():
 
     clean = crops(rng, photos, count, CROP)
     batch = add_noise(rng, clean), clean
-    ours = jax.jit(step).lower(params, state, *batch).compile()
-    with jcc.options(backend="xla"):
-        theirs = jax.jit(step).lower(params, state, *batch).compile()
+    ours, theirs = compile_both(step, params, state, *batch)
     gradients = (lambda *a, program=program: program(*a)[2:] for program in (ours, theirs))
     good = compare(f"training step, batch {count}", *gradients, (params, state, *batch), pairs)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pywt.data
-from common import BLUE, GREY, INK, ORANGE, check, compare, draw_curves, parse
+from common import BLUE, GREY, INK, ORANGE, check, compare, compile_both, draw_curves, parse
 
 import jax_cudnn_conv as jcc
 
@@ -85,9 +85,7 @@ def main():
     optimizer = optax.adamw(optax.cosine_decay_schedule(3e-3, steps))
     state, step = optimizer.init(params), make_step(optimizer)
     batch = augment(key, ecg[:SPLIT], BATCH)
-    ours = jax.jit(step).lower(params, state, batch).compile()
-    with jcc.options(backend="xla"):
-        theirs = jax.jit(step).lower(params, state, batch).compile()
+    ours, theirs = compile_both(step, params, state, batch)
     gradients = (lambda *a, program=program: program(*a)[2:] for program in (ours, theirs))
     good = compare(f"training step, batch {BATCH}", *gradients, (params, state, batch), pairs)
 
