@@ -207,8 +207,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 def main() -> int:
     options = arguments()
     about, start, rows = report.environment(), time.monotonic(), []
-    print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['isa'])}")
-    print(f"{about['onednn']}; jax {about['jax']}, jaxlib {about['jaxlib']}\n")
+    print(report.heading(about) + "\n")
     print(report.head(options.markdown))
     try:
         for case in cases(options):

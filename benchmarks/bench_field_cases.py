@@ -1,6 +1,6 @@
 """Times the convolutions that are known to be slow elsewhere, against jax.lax's, in one process.
 
-    python benchmarks/bench_field_cases.py                     # 3 minutes
+    python benchmarks/bench_field_cases.py                     # a minute
     python benchmarks/bench_field_cases.py --filter groups --markdown
 
 Gradients of transposed convolutions, groups, long kernels and strides, loops, gradients of samples, filters
@@ -18,14 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import report
-import timing
+from bench_conv import gradients
 from jax import lax
-from timing import Budget, Case
+from timing import Budget, Case, run
 
 import jax_cudnn_conv as jcc
 
 jax.config.update("jax_enable_x64", True)  # each array states its dtype
-timing.TOLERANCE["f64"] = 1e-6  # compared in float32
 DTYPES = {"f32": np.float32, "f64": np.float64}
 
 
@@ -64,11 +63,9 @@ def case(name, direction, ours, theirs, args, dtype="f32"):
 def directions(name, ours, theirs, x, w):
     """Forward and the two gradients, each alone."""
     y = jnp.ones_like(jax.eval_shape(ours, x, w), jnp.float32)
-    yield case(name, "forward", ours, theirs, (x, w))
-    pair = [lambda y, w, f=f: jax.linear_transpose(lambda x: f(x, w), x)(y)[0] for f in (ours, theirs)]
-    yield case(name, "backward-data", *pair, (y, w))
-    pair = [lambda x, y, f=f: jax.linear_transpose(lambda w: f(x, w), w)(y)[0] for f in (ours, theirs)]
-    yield case(name, "backward-filter", *pair, (x, y))
+    pairs = zip(*((f, *gradients(f, x, w)) for f in (ours, theirs)), strict=True)
+    for direction, pair, args in zip(report.DIRECTIONS, pairs, ((x, w), (y, w), (x, y)), strict=True):
+        yield case(name, direction, *pair, args)
 
 
 def transposed_cases():
@@ -175,13 +172,12 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     options = parser.parse_args()
     about, start, rows = report.environment(), time.monotonic(), []
-    print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['isa'])}")
-    print(f"{about['onednn']}; jax {about['jax']}, jaxlib {about['jaxlib']}, {about['date']}\n")
+    print(f"{report.heading(about)}, {about['date']}\n")
     lines = [] if options.filter else list(first_calls())
     print(report.head(options.markdown))
     for one in cases():
         if re.search(options.filter, f"{one.network}/{one.layer}"):
-            rows.append(timing.run(one, Budget(min_time=0.2, max_time=0.5)))
+            rows.append(run(one, Budget(min_time=0.2, max_time=0.5)))
             print(report.row_line(rows[-1], options.markdown), flush=True)
     lines += [f"{row['layer']}: {row['message']}" for row in rows if row["status"] != "ok"]
     print("", *lines, f"{len(rows)} rows in {time.monotonic() - start:.0f} s", sep="\n")

@@ -127,8 +127,7 @@ def main() -> int:
     options = parser.parse_args()
 
     about, start, rows = report.environment(), time.monotonic(), []
-    print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['isa'])}")
-    print(f"{about['onednn']}; jax {about['jax']}, jaxlib {about['jaxlib']}\n")
+    print(report.heading(about) + "\n")
     print(line(HEAD) + "\n" + line(["---"] * len(HEAD)))
     for name in options.model:
         for dtype in options.dtype:

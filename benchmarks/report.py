@@ -123,6 +123,12 @@ def summary_lines(rows: list[Row], markdown: bool) -> list[str]:
     return lines
 
 
+def heading(about: dict[str, object]) -> str:
+    """What `environment` tells, for the top of a table."""
+    cpu = f"{about['cpu']}, {about['cores']} cores, {' '.join(about['isa'])}"
+    return f"{cpu}\n{about['onednn']}; jax {about['jax']}, jaxlib {about['jaxlib']}"
+
+
 def environment() -> dict[str, object]:
     """What a reader needs to judge the numbers; absolute paths are cut to their last name."""
     text = io.StringIO()

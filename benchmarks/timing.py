@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 # Largest difference, relative to the largest element. bf16 and f16 have 8 and 11 significant bits.
-TOLERANCE = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3}
+TOLERANCE = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3, "f64": 1e-6}
 
 
 @dataclasses.dataclass(frozen=True)
