@@ -13,6 +13,8 @@ import numpy as np
 import problems
 import pytest
 
+import jax_cudnn_conv as jcc
+
 jax.config.update("jax_enable_x64", True)  # every array in the tests states its dtype
 
 hypothesis.settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True, database=None)
@@ -78,6 +80,15 @@ def backend(request, native_missing):
     if request.param == "auto" and native_missing:
         pytest.skip(f"auto is xla: {native_missing}")
     return request.param
+
+
+@pytest.fixture
+def unpatched(native_missing):
+    """There is a native backend, and JAX has its own lowering rules again afterwards."""
+    if native_missing:
+        pytest.skip(native_missing)
+    yield
+    jcc.unpatch_jax()
 
 
 @pytest.fixture

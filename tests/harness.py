@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zlib
@@ -17,6 +18,7 @@ import reference
 import jax_cudnn_conv as jcc
 
 TESTS = pathlib.Path(__file__).parent
+FAST = {"xla_backend_optimization_level": 0}  # of what XLA compiles: for tests that it keeps waiting
 
 # The library's functions: the roles of the two operands and of the result in one convolution y = conv(x, w).
 ROLES = {
@@ -137,6 +139,22 @@ def count_primitives(function, *arguments):
 
     names = [n.replace("conv_fused", "conv_fwd") for n in visit(jax.make_jaxpr(function)(*arguments).jaxpr)]
     return {name: names.count(name) for name in ("conv_fwd", "conv_dgrad", "conv_wgrad") if name in names}
+
+
+def counts(text):
+    """How many custom calls of ours and how many convolutions of XLA the text of a lowered program has."""
+    ours = sum(text.count(f"@{name}(") for name in jcc.CUSTOM_CALL_TARGETS)
+    return ours, text.count("stablehlo.convolution")
+
+
+def run_page(page):
+    """Run the Python blocks of a page of the repository, one after the other; the names they define."""
+    path, namespace = TESTS.parent / page, {}
+    text = path.read_text()
+    for block in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text[: block.start(1)].count("\n")  # so that a traceback shows the page's
+        exec(compile("\n" * line + block[1], path, "exec"), namespace)
+    return namespace
 
 
 def rerun(problem):

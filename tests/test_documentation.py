@@ -2,15 +2,12 @@
 
 import doctest
 import importlib
-import pathlib
-import re
 
+import harness
 import jax
 import pytest
 
 import jax_cudnn_conv as jcc
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -34,15 +31,8 @@ def test_docstrings(name, native_missing):
     assert not failed
 
 
-def blocks(page):
-    """The Python code of a page, in one piece: later blocks use the names of earlier ones."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S))
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/flax.md"])
 def test_pages(page):
     if page == "docs/flax.md":
         pytest.importorskip("flax", reason="flax is an optional dependency")
-    code = blocks(page)
-    assert "jax_cudnn_conv" in code
-    exec(compile(code, page, "exec"), {})
+    assert "jcc" in harness.run_page(page)

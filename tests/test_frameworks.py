@@ -1,5 +1,6 @@
 """Models of other libraries run unchanged under `patch_jax`: the same numbers, on our kernels only."""
 
+import harness
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,29 +9,17 @@ from jax import lax
 
 import jax_cudnn_conv as jcc
 
-pytestmark = pytest.mark.usefixtures("native")
+pytestmark = pytest.mark.usefixtures("unpatched")
 IMAGES = np.random.default_rng(0).normal(size=(2, 11, 12, 4)).astype(np.float32)
 # Relative to the largest element. Sums are added in another order, in float32, through six layers and back:
 # 1.1e-6 was seen.
 TOLERANCE = 2e-5
-FAST = {"xla_backend_optimization_level": 0}  # of what XLA compiles: takes half the time
-
-
-@pytest.fixture
-def native(native_missing):
-    if native_missing:
-        pytest.skip(native_missing)
-    yield
-    jcc.unpatch_jax()
 
 
 def run(step, *arguments):
     """The results, and how many custom calls of ours and convolutions of XLA the lowered program has."""
     lowered = jax.jit(step).lower(*arguments)
-    text = lowered.as_text()
-    ours = sum(text.count(f"@{name}(") for name in jcc.CUSTOM_CALL_TARGETS)
-    compiled = lowered.compile(FAST)
-    return compiled(*arguments), (ours, text.count("stablehlo.convolution("))
+    return lowered.compile(harness.FAST)(*arguments), harness.counts(lowered.as_text())
 
 
 def check(step, *arguments, convolutions):

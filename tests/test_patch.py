@@ -14,16 +14,8 @@ from jax.interpreters import mlir
 import jax_cudnn_conv as jcc
 from jax_cudnn_conv import _compat
 
-pytestmark = pytest.mark.usefixtures("native")
+pytestmark = pytest.mark.usefixtures("unpatched")
 PLATFORMS = ("cpu", "cuda")
-
-
-@pytest.fixture
-def native(native_missing):
-    if native_missing:
-        pytest.skip(native_missing)
-    yield
-    jcc.unpatch_jax()
 
 
 def rules():
@@ -35,10 +27,7 @@ JAX_RULES = rules()
 
 def counts(function, *arguments):
     """How many custom calls of ours and how many convolutions of XLA a lowered program has."""
-    text = jax.jit(function).lower(*arguments).as_text()
-    return sum(text.count(f"@{name}(") for name in jcc.CUSTOM_CALL_TARGETS), text.count(
-        "stablehlo.convolution("
-    )
+    return harness.counts(jax.jit(function).lower(*arguments).as_text())
 
 
 def draw(*shapes, dtype=np.float32, seed=0):

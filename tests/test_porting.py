@@ -6,8 +6,6 @@ small integers: float32 sums are exact, whatever their order.
 
 import importlib
 import inspect
-import pathlib
-import re
 import warnings
 
 import harness
@@ -16,7 +14,6 @@ import pytest
 import record_porting
 from jax import lax
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "porting.md"
 LIBRARIES = record_porting.load()
 CASES = [(library, name) for library, entry in LIBRARIES.items() for name in entry["cases"]]
 HAS_CONSISTENT_PADDING = "use_consistent_padding" in inspect.signature(lax.conv_transpose).parameters
@@ -25,11 +22,7 @@ HAS_CONSISTENT_PADDING = "use_consistent_padding" in inspect.signature(lax.conv_
 @pytest.fixture(scope="module")
 def recipes():
     """The names that the page's Python blocks define."""
-    namespace = {}
-    for block in re.finditer(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        line = PAGE.read_text()[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block[1], PAGE, "exec"), namespace)
-    return namespace
+    return harness.run_page("docs/porting.md")
 
 
 def get(library, name):
@@ -69,7 +62,7 @@ def test_record(library):
 
 
 def test_mirrored_kernel(recipes):
-    """FIELD_CASES C04: one channel, `[1, 0]` with `[1, 2, 3]`, stride 2."""
+    """C04: one channel, `[1, 0]` with `[1, 2, 3]`, stride 2."""
     x, w = np.float32([1, 0]).reshape(1, 2, 1), np.float32([1, 2, 3]).reshape(3, 1, 1)
     ours = recipes["keras_conv_transpose"](x, w, strides=2)
     theirs = recipes["lax_conv_transpose"](x, w, (2,), "VALID")
@@ -78,7 +71,7 @@ def test_mirrored_kernel(recipes):
 
 @pytest.mark.parametrize(("padding", "extent", "lax_extent"), [(0, 16, 10), (1, 14, 12)])
 def test_explicit_padding(recipes, padding, extent, lax_extent):
-    """FIELD_CASES C03: the same numbers in PyTorch and in lax, four elements, K = s = 4."""
+    """C03: the same numbers in PyTorch and in lax, four elements, K = s = 4."""
     x, w = np.ones((1, 1, 4), np.float32), np.ones((1, 1, 4), np.float32)
     assert recipes["torch_conv_transpose"](x, w, stride=4, padding=padding).shape == (1, 1, extent)
     result = recipes["lax_conv_transpose"](x, w, (4,), [(padding, padding)], None, ("NCW", "OIW", "NCW"))
@@ -86,7 +79,7 @@ def test_explicit_padding(recipes, padding, extent, lax_extent):
 
 
 def test_swapped_features(recipes):
-    """FIELD_CASES C05: a weight for other channels is an error that names both numbers."""
+    """C05: a weight for other channels is an error that names both numbers."""
     conv_transpose = recipes["torch_conv_transpose"]
     x, w = np.ones((1, 2, 3), np.float32), np.ones((2, 3, 3), np.float32)
     assert conv_transpose(x, w, stride=2, padding=1, output_padding=1).shape == (1, 3, 6)
@@ -95,7 +88,7 @@ def test_swapped_features(recipes):
 
 
 def test_odd_unit_of_same(recipes):
-    """FIELD_CASES C09: three ways to six elements that differ by where the odd pad is."""
+    """C09: three ways to six elements that differ by where the odd pad is."""
     x, w = np.float32([1, 2, 3]), np.float32([1, 2, 3])
     same = recipes["keras_conv_transpose"](
         x.reshape(1, -1, 1), w.reshape(-1, 1, 1), strides=2, padding="same"
