@@ -134,6 +134,17 @@ def sample_cases():
         )
 
 
+def wide_cases():
+    """Depthwise as in RepLKNet (31, 13) and SLaK (51 by 5), and a dense one; their gradients."""
+    for extent, channels, kernel in ((56, 96, (31, 31)), (28, 192, (13, 13)), (56, 96, (5, 51))):
+        args = draw("f32", (2, extent, extent, channels), (*kernel, 1, channels))
+        name = f"wide/depthwise_{kernel[0]}x{kernel[1]}"
+        pair = (functools.partial(f, groups=channels) for f in (jcc.conv, lax_conv))
+        yield from directions(name, *pair, *args)
+    arrays = draw("f32", (2, 64, 64, 16), (17, 17, 16, 16))
+    yield from directions("wide/dense_17x17", jcc.conv, lax_conv, *arrays)
+
+
 def filter_cases():
     for extent, k in ((128, 5), (128, 17), (128, 33), (128, 65), (100, 100)):
         for dtype in DTYPES:
@@ -142,7 +153,15 @@ def filter_cases():
 
 
 def cases():
-    for group in (transposed_cases, group_cases, long_case, loop_cases, sample_cases, filter_cases):
+    for group in (
+        transposed_cases,
+        group_cases,
+        long_case,
+        loop_cases,
+        sample_cases,
+        wide_cases,
+        filter_cases,
+    ):
         yield from group()
 
 

@@ -15,6 +15,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 Primitive = core.Primitive
 
 
+def enable_x64(enable: bool) -> Any:
+    """A context in which JAX has float64, or has not, whatever the configuration says."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(enable)
+    return jax.experimental.enable_x64(enable)  # before jax 0.8
+
+
 def asks_for_devices(primitive: Primitive) -> bool:
     """Does the lowering rule of ``primitive`` see the devices of a program?"""
     return primitive in prim_requires_devices_during_lowering

@@ -17,9 +17,19 @@ _FLOATS = tuple(map(jnp.dtype, (jnp.float32, jnp.bfloat16, jnp.float16)))
 
 
 def choose(
-    direction: Direction, lhs: Any, rhs: Any, *, spec: ConvSpec, out_dtype: Any, precision: Any
+    direction: Direction,
+    lhs: Any,
+    rhs: Any,
+    *,
+    spec: ConvSpec,
+    out_dtype: Any,
+    precision: Any,
+    prefer_xla: bool = True,
 ) -> Kernel:
-    """The kernel of one convolution of operands with the given shapes and dtypes."""
+    """The kernel of one convolution of operands with the given shapes and dtypes.
+
+    ``prefer_xla``: choose XLA where it is faster, too, and not only where oneDNN has nothing.
+    """
     module = onednn()
     if module is None:
         return on_xla(f"oneDNN is not available: {_native.onednn_error()}")
@@ -36,14 +46,16 @@ def choose(
     reason = ""
     for dtype in _compute_dtypes(jnp.dtype(lhs.dtype), jnp.dtype(rhs.dtype), jnp.dtype(out_dtype)):
         out = out_dtype if dtype != jnp.float32 else jnp.float32
-        name, reason = module.describe(
+        name, reason, in_double = module.describe(
             direction.result,
             list(map(list, shapes)),
             [jnp.dtype(d).name for d in (dtype, dtype, out)],
             **geometry(spec, _allow_bf16(precision)),
         )
-        if name:
+        if name and not (reason and prefer_xla):
             return Kernel("onednn", name, dtype)
+        if in_double and prefer_xla:
+            return on_xla(reason, jnp.dtype(jnp.float64))
     return on_xla(reason)
 
 

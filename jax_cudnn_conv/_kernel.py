@@ -34,9 +34,9 @@ class Kernel(NamedTuple):
         return f"{self.backend}:{self.name}" + (f" ({text})" if text else "")
 
 
-def on_xla(reason: str) -> Kernel:
-    """XLA's own convolution, and why."""
-    return Kernel("xla", "convolution", reason=reason)
+def on_xla(reason: str, dtype: Any = None) -> Kernel:
+    """XLA's own convolution, why, and what it computes in if not in the operands' dtype."""
+    return Kernel("xla", "convolution", dtype, reason)
 
 
 def geometry(spec: ConvSpec, allow_narrow: bool) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def choose(
     if options.backend == "xla":
         return on_xla("asked for by options(backend='xla')")
     if platform == "cpu":
-        return _cpu.choose(direction, lhs, rhs, **params)
+        return _cpu.choose(direction, lhs, rhs, prefer_xla=options.backend == "auto", **params)
     if platform == "cuda":
         return _gpu.choose(direction, lhs, rhs, options=options, device=device, **params)
     return on_xla(f"no native backend for platform {platform!r}")
@@ -52,7 +52,7 @@ def _lower(direction, platform, ctx, lhs, rhs, *, options, **params):
                 f"{direction.primitive.name} of {ctx.avals_in[0]} and {ctx.avals_in[1]} has no native "
                 f"kernel: {kernel.reason}. options(backend='auto') runs it on XLA."
             )
-        rule = functools.partial(_xla.conv, direction=direction)
+        rule = functools.partial(_xla.conv, direction=direction, compute_dtype=kernel.dtype)
     elif splits_over_devices(ctx):
         rule = partitioned(direction, options=options, **params)  # each shard is lowered by itself
         params = {}

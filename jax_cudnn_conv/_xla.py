@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_cudnn_conv import _compat
 from jax_cudnn_conv._primitives import FWD, Direction, fold, result_shape, unfold
 from jax_cudnn_conv._spec import ConvSpec, Pads, effective_kernel
 
@@ -13,9 +14,28 @@ _conv_general_dilated = lax.conv_general_dilated  # JAX's own, whatever may be p
 
 
 def conv(
-    lhs: Any, rhs: Any, *, direction: Direction, spec: ConvSpec, out_dtype: Any, precision: Any, **_: Any
+    lhs: Any,
+    rhs: Any,
+    *,
+    direction: Direction,
+    spec: ConvSpec,
+    out_dtype: Any,
+    precision: Any,
+    compute_dtype: Any = None,
+    **_: Any,
 ) -> jax.Array:
-    """Compute one direction."""
+    """Compute one direction, in float64 if ``compute_dtype`` says so."""
+    if compute_dtype == jnp.float64:
+        with _compat.enable_x64(True):
+            wide = conv(
+                lhs.astype(compute_dtype),
+                rhs.astype(compute_dtype),
+                direction=direction,
+                spec=spec,
+                out_dtype=compute_dtype,
+                precision=precision,
+            )
+            return wide.astype(out_dtype)
     if spec.rank == 0:  # XLA's grouped convolution without a spatial axis is wrong in jaxlib 0.7.2
         lifted = _with_unit_axis(spec)
         types = {"out_dtype": out_dtype, "precision": precision}

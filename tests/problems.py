@@ -222,6 +222,14 @@ LIBRARY_FAULTS = """
     n2i16o6_d3k2p1d3_h1k1_w1k1      n1i16o8_d7k5p9d5_h1k1_w1k1       n2i16o4_d1k1_h1k2p1d2_w3k2p1d3
     n4i3o6_w8k3s3p1,0d3             n1i1o33_h3k3p1_w17k3p1           n1i257o3_w5k3p1
 """
+# Kernels wider than the vectorised kernel gradients take, which are computed in slices; some from one channel
+# to one.
+WIDE_KERNELS = """
+    g8_n2i8o8_h9k15p7_w40k31p15     n1i3o2_h12k5p2_w33k29p14         g2_n1i4o6_w70k41s2p20,19
+    n2i2o3_h20k3p1_w24k17s3p8,6     n1i16o16_w64k20p4,11d2           g4_n2i4o8_d5k2_h6k3_w30k16p3,12
+    n1i1o1_h24k21p10_w24k21p10      n2i1o1_h16k15p7_w18k16s2p7,8     n1i1o1_h50k40p20,19_w48k40p20,19
+    n1i2o2_w16k30p29                n1i4o4_w30k15s2p-3,9             g5_n17i5o5_h6k3p1_w10k15p7
+"""
 CURATED = {
     name: tuple(table.split())
     for name, table in {
@@ -236,6 +244,7 @@ CURATED = {
         "pointwise": POINTWISE,
         "kernel_over_image": KERNEL_OVER_IMAGE,
         "library_faults": LIBRARY_FAULTS,
+        "wide_kernels": WIDE_KERNELS,
     }.items()
 }
 ALL = tuple(text for table in CURATED.values() for text in table)

@@ -84,6 +84,9 @@ FAST = (
     "g16_n1i16o16_h64k3s2p0,1_w64k3s2p0,1",
     "n1i1o64_h64k4s2p1_w64k4s2p1",
     *(f"n1i32o64_w{256 * length}k16s8p4" for length in range(3, 13)),
+    # C53: kernels as wide as RepLKNet's and SLaK's, over channels and over electrodes.
+    *(f"g64_n2i64o64_h28k{k}p{k // 2}_w28k{k}p{k // 2}" for k in (27, 51)),
+    "n4i8o16_h22k1_w500k64p31,32",
     # C54: a kernel of 32 with a stride of 16.
     "n1i32o128_h128k32s16p8_w128k32s16p8",
 )
@@ -173,6 +176,75 @@ def test_c52_gradients_of_samples(x_shape, w_shape, patched, rng):
         y = reference.conv(sample, w_logical, *geometry)
         dw = reference.conv_dw(sample, 2 * y, w_shape[:2], *geometry)
         harness.assert_equal(gradient, dw.transpose(2, 3, 1, 0).astype(np.float32))
+
+
+@pytest.mark.parametrize("text", ["g64_n1i64o64_h56k27p13_w56k27p13", "n2i3o8_h40k17p8_w40k17p8"])
+def test_c53_wide_kernel_gradients_are_no_matrix_product(text, native_missing):
+    """Whose copies of the input, one for each tap, take ten times as long as the convolution."""
+    if native_missing:
+        pytest.skip(native_missing)
+    problem = problems.parse(text)
+    found = jcc.explain(
+        harness.function("conv_backward_filter", problem), *harness.operands("conv_backward_filter", problem)
+    )
+    assert found[0].kernel.name.split()[0] in ("2x", "3x")
+    assert "gemm" not in found[0].kernel.name
+
+
+def correlated(x, w):
+    """The SAME correlation of two images in float64."""
+    full = scipy.signal.correlate(x.astype(np.float64), w.astype(np.float64), method="direct")
+    first = w.shape[0] - 1 - (w.shape[0] - 1) // 2  # SAME has the larger pad high
+    return full[first : first + x.shape[0], first : first + x.shape[1]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_c53_one_channel_is_computed_in_double(dtype, onednn, rng):
+    """By XLA, as explain says: a large float32 filter, and its gradients, are float64's rounded once."""
+    dtype = jax.numpy.dtype(dtype)
+    x, v = (rng.normal(size=(60, 60)).astype(dtype) for _ in range(2))
+    w = rng.normal(size=(59, 59)).astype(dtype)
+    arguments = (x[None, :, :, None], w[:, :, None, None], v[None, :, :, None])
+
+    def results(x, w, v):
+        y, vjp = jax.vjp(jcc.conv, x, w)
+        return y, *vjp(v)
+
+    padded = np.pad(x.astype(np.float64), 29)
+    wanted = (
+        correlated(x, w),
+        correlated(v, w[::-1, ::-1]),
+        scipy.signal.correlate(padded, v.astype(np.float64), mode="valid", method="direct"),
+    )
+    assert all("float64" in str(e) for e in jcc.explain(results, *arguments))
+    with jcc.options(backend="native"):
+        assert all(e.kernel.backend == "onednn" for e in jcc.explain(jcc.conv, *arguments[:2]))
+    ulp = float(jnp.finfo(dtype).eps)
+    for got, exact in zip(jax.jit(results)(*arguments), wanted, strict=True):
+        assert got.dtype == dtype
+        got = np.asarray(got, np.float64).reshape(exact.shape)
+        np.testing.assert_allclose(got, exact, rtol=ulp, atol=1e-12)
+
+
+def test_c53_double_where_jax_has_none(onednn):
+    """Without `jax_enable_x64`, as most people have it; transformed, in a loop, and eagerly."""
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+import jax_cudnn_conv as jcc
+rng = np.random.default_rng(0)
+x, w = rng.integers(-1, 2, (2, 60, 60, 1)), rng.integers(-1, 2, (59, 59, 1, 1))
+x, w = x.astype(np.float32), w.astype(np.float32)
+assert "float64" in str(jcc.explain(jcc.conv, x, w)[0])
+wanted = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+loop = lambda x, w: jax.lax.fori_loop(0, 2, lambda i, y: jcc.conv(x, w), jnp.zeros_like(x))
+mapped = lambda x, w: jax.vmap(jcc.conv, (0, None))(x[:, None], w)[:, 0]
+for function in (jcc.conv, jax.jit(jcc.conv), jax.jit(loop), jax.jit(mapped)):
+    got = function(x, w)
+    assert got.dtype == jnp.float32
+    np.testing.assert_array_equal(got, wanted)
+assert jnp.ones(1, "float64").dtype == jnp.float32
+"""
+    harness.python("-c", code, JAX_ENABLE_X64="0")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

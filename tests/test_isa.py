@@ -12,6 +12,7 @@ F32 = (
     *problems.CURATED["pointwise"],
     *problems.CURATED["depthwise"],
     *problems.CURATED["groups"][:4],
+    *problems.CURATED["wide_kernels"],
     *problems.FEW,
 )
 NARROW = (

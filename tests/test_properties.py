@@ -24,7 +24,8 @@ MOST = {0: 1, 1: 24, 2: 10, 3: 6, 4: 4}  # the largest extent of an axis, by the
 def axes(draw, rank):
     """One (extent, kernel, stride, pads, dilation) that does not crop more than there is."""
     extent = draw(st.integers(1, MOST[rank]) | st.integers(0, 2))
-    kernel = draw(st.integers(1, 3) | st.integers(1, 6 if rank < 3 else 4))
+    wide = (st.integers(1, 3), st.integers(14, 31)) if rank < 3 else (st.integers(1, 4),)
+    kernel = draw(st.one_of(st.integers(1, 3), st.integers(1, 6 if rank < 3 else 4), *wide))
     stride = draw(st.integers(1, 2) | st.integers(1, 5))
     dilation = draw(st.integers(1, 2) | st.integers(1, 4))
     low = draw(st.integers(0, 2) | st.integers(-4, 8))

@@ -14,13 +14,12 @@ ConvPlan::ConvPlan(const ConvSpec& spec)
   Problem problem(spec);
   int64_t written = 0;
   if (result_bytes_ > 0 && Trim(problem)) {
-    if (IsBetterOnXla(problem))
-      why_xla_ = "XLA is faster for depthwise gradients of many images below the kernel's size";
     for (const Problem& part : TakeApart(problem)) {
       kernels_.emplace_back(part);
       written += kernels_.back().written();
-      if (kernels_.back().name().rfind("ref", 0) == 0) why_xla_ = "oneDNN has only its reference kernel, a naive loop";
+      is_naive_ |= kernels_.back().name().rfind("ref", 0) == 0;
     }
+    if (!kernels_.empty()) advice_ = AdviseXla(problem, kernels_.front().name());
   }
   // Reduced problems leave out what is zero.
   zero_first_ = written != result_bytes_;

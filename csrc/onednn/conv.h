@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "conv_spec.h"
+#include "onednn/formulate.h"
 #include "onednn/kernel.h"
 #include "plan_cache.h"
 
@@ -24,13 +25,17 @@ class ConvPlan {
   // The name of oneDNN's implementation, such as "jit:avx2".
   std::string kernel() const;
 
-  // Why XLA should compute the problem if it can: nullptr if it should not.
-  const char* why_xla() const { return why_xla_; }
+  // Has oneDNN but its reference kernel, a naive loop?
+  bool is_naive() const { return is_naive_; }
+
+  // Should XLA compute the problem, and why?
+  const XlaAdvice& advice() const { return advice_; }
 
  private:
   Direction direction_;
   int64_t result_bytes_;
-  const char* why_xla_ = nullptr;
+  bool is_naive_ = false;
+  XlaAdvice advice_;
   bool zero_first_ = false;      // the kernels write only a part of the result; the rest is zero
   std::vector<Kernel> kernels_;  // several where a volume is taken apart; none where the whole result is zero
 };

@@ -83,13 +83,32 @@ std::optional<Formulation> ForAvx512(const Problem& problem) {
   return filter ? std::optional(first(kGemm)) : std::nullopt;
 }
 
+// oneDNN's fast weight gradients take no wider kernel (14 with AVX-512). What is left for one is a matrix product, or
+// with few features nothing.
+constexpr int64_t kWidestFilterGradient = 13;
+
+bool IsBetterSliced(const Problem& problem) {
+  const int64_t width = problem.w.extent[1 + problem.rank];
+  if (width <= kWidestFilterGradient || width > 32 * kWidestFilterGradient) return false;
+  const Sizes sizes(problem);
+  if (sizes.w > sizes.x + sizes.y) return false;  // few pixels, for each of which a slice goes through its weights
+  // The matrix product is at its best from one line to many features.
+  const bool line = problem.rank == 1 && problem.groups == 1 && problem.in_features() == 1;
+  return !line || problem.out_features() < 64;
+}
+
 }  // namespace
 
 std::vector<Problem> TakeApart(const Problem& trimmed) {
-  const bool volumes = trimmed.rank == 3 && trimmed.direction == Direction::kBackwardFilter;
   Problem folded = trimmed;
-  if (volumes && HasAvx2Only() && Sizes(trimmed).taps > 1 && !FoldTaps(folded)) return SliceDepth(trimmed);
-  return {trimmed};
+  if (trimmed.direction != Direction::kBackwardFilter || FoldTaps(folded)) return {trimmed};
+  const bool by_depth = trimmed.rank == 3 && HasAvx2Only() && Sizes(trimmed).taps > 1;
+  const std::vector<Problem> parts = by_depth ? SliceDepth(trimmed) : std::vector{trimmed};
+  if (!IsBetterSliced(trimmed)) return parts;
+  std::vector<Problem> slices;
+  for (const Problem& part : parts)
+    for (const Problem& slice : SliceWidth(part, kWidestFilterGradient)) slices.push_back(slice);
+  return slices;
 }
 
 std::vector<Formulation> Formulate(const Problem& trimmed) {
@@ -113,11 +132,26 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
   return formulations;
 }
 
-bool IsBetterOnXla(const Problem& trimmed) {
-  if (trimmed.direction != Direction::kBackwardFilter || trimmed.groups == 1 || trimmed.in_features() > 1) return false;
-  bool tiny = false;
-  for (int a = 0; a < trimmed.rank; ++a) tiny |= trimmed.x.extent[2 + a] < trimmed.reach(a);
-  return tiny && trimmed.n() >= 16;
+XlaAdvice AdviseXla(const Problem& trimmed, const std::string& kernel) {
+  if (trimmed.in_features() > 1) return {};
+  const bool filter = trimmed.direction == Direction::kBackwardFilter;
+  if (trimmed.groups > 1) {
+    // oneDNN's depthwise weight gradient needs images at least as large as the kernel. Below that it multiplies
+    // matrices of one row for each image and channel.
+    bool tiny = false;
+    for (int a = 0; a < trimmed.rank; ++a) tiny |= trimmed.x.extent[2 + a] < trimmed.reach(a);
+    if (!filter || !tiny || trimmed.n() < 16) return {};
+    return {"XLA is faster for depthwise gradients of many images below the kernel's size"};
+  }
+  if (trimmed.out_features() > 1) return {};
+  // From one feature to one, a matrix product has a single column, and copies each input once for each tap. XLA makes
+  // a fused loop of a float64 convolution, but not of a float32 one.
+  const bool product = kernel.rfind("ref", 0) == 0 || kernel.find(kGemm) != std::string::npos;
+  bool slow = product;
+  if (filter) slow = trimmed.n() == 1 && trimmed.w.extent[1 + trimmed.rank] > kWidestFilterGradient;
+  if (trimmed.direction == Direction::kForward) slow = product && Sizes(trimmed).taps > 1200;
+  if (!slow) return {};
+  return {"one channel: XLA's loop in float64 is faster than a matrix product", true};
 }
 
 bool IsSmall(const Problem& problem) {

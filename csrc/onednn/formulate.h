@@ -1,6 +1,7 @@
 // The ways in which a convolution may be put to oneDNN, the fastest first.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "onednn/reduce.h"
@@ -19,9 +20,12 @@ std::vector<Problem> TakeApart(const Problem& trimmed);
 // Never empty; the last one is the problem as it is, channels last, in oneDNN's own order.
 std::vector<Formulation> Formulate(const Problem& trimmed);
 
-// oneDNN's depthwise weight gradient needs images at least as large as the kernel. Below that it multiplies matrices of
-// one row for each image and channel; for a batch of them XLA is several times faster.
-bool IsBetterOnXla(const Problem& trimmed);
+// Where XLA is faster although oneDNN has a kernel.
+struct XlaAdvice {
+  const char* reason = nullptr;  // none: it is not
+  bool in_double = false;        // XLA is to compute in float64
+};
+XlaAdvice AdviseXla(const Problem& trimmed, const std::string& kernel);
 
 // Is the problem so small that waking a second thread costs more than it saves?
 bool IsSmall(const Problem& problem);

@@ -1,4 +1,6 @@
 // The Python module `_onednn`: FFI handlers for XLA, and what Python needs to know while lowering.
+#include <nanobind/stl/tuple.h>
+
 #include "ffi_util.h"
 #include "onednn/conv.h"
 #include "onednn/select.h"
@@ -43,20 +45,23 @@ nb::dict Targets() {
   return targets;
 }
 
-// The kernel that would run a problem: (name, ""), or ("", why there is none). Prepares its plan on the way.
-std::pair<std::string, std::string> Describe(const std::string& result, const std::vector<Vector>& shapes,
-                                             const std::vector<std::string>& dtypes, const Vector& x_dims,
-                                             const Vector& w_dims, const Vector& y_dims, const Vector& strides,
-                                             const Vector& dilation, const Vector& pad_low, int64_t groups,
-                                             bool allow_narrow) {
+// The kernel that would run a problem, "" if there is none; why XLA should run it, "" if it should not; and whether XLA
+// should in float64. Prepares the plan on the way.
+std::tuple<std::string, std::string, bool> Describe(const std::string& result, const std::vector<Vector>& shapes,
+                                                    const std::vector<std::string>& dtypes, const Vector& x_dims,
+                                                    const Vector& w_dims, const Vector& y_dims, const Vector& strides,
+                                                    const Vector& dilation, const Vector& pad_low, int64_t groups,
+                                                    bool allow_narrow) {
   const ConvSpec spec =
       SpecFromPython(result, shapes, dtypes, x_dims, w_dims, y_dims, strides, dilation, pad_low, groups, allow_narrow);
   try {
     const auto plan = GetPlan(spec);
-    if (plan->why_xla() != nullptr) return {"", plan->why_xla()};
-    return {plan->kernel(), ""};
+    const std::string name = plan->is_naive() ? "" : plan->kernel();
+    const XlaAdvice& advice = plan->advice();
+    if (advice.reason != nullptr) return {name, advice.reason, advice.in_double};
+    return {name, plan->is_naive() ? "oneDNN has only its reference kernel, a naive loop" : "", false};
   } catch (const Unsupported& error) {
-    return {"", error.what()};
+    return {"", error.what(), false};
   }
 }
 
@@ -105,7 +110,8 @@ NB_MODULE(_onednn, m) {
   m.def("targets", &jo::Targets, "The FFI handlers by target name.");
   m.def("describe", &jo::Describe, "result"_a, "shapes"_a, "dtypes"_a, "x_dims"_a, "w_dims"_a, "y_dims"_a, "strides"_a,
         "dilation"_a, "pad_low"_a, "groups"_a, "allow_narrow"_a,
-        "The kernel of a problem as (name, ''), or ('', why there is none).");
+        "The kernel of a problem ('' if there is none), why XLA is the better choice ('' if it is not), and whether in "
+        "float64.");
   m.def("info", &jo::Info, "Versions loaded and compiled against, instruction set, threads.");
   jcc::DefineCommon(m, &jo::Plans);
   m.def(

@@ -106,6 +106,20 @@ std::vector<Problem> SliceDepth(const Problem& problem) {
   return slices;
 }
 
+std::vector<Problem> SliceWidth(const Problem& problem, int64_t widest) {
+  std::vector<Problem> slices;
+  const int64_t a = problem.rank - 1, width = problem.w.extent[2 + a];
+  const int64_t parts = (width + widest - 1) / widest, taps = (width + parts - 1) / parts;
+  for (int64_t first = 0; first < width; first += taps) {
+    Problem slice = problem;
+    slice.w.offset += first * problem.w.stride[2 + a];
+    slice.w.extent[2 + a] = std::min(taps, width - first);
+    slice.pad_low[a] -= first * problem.dilation[a];
+    if (Trim(slice)) slices.push_back(slice);
+  }
+  return slices;
+}
+
 void InsertUnitAxis(Problem& problem) {
   if (problem.rank > 1) return;
   for (Tensor* tensor : {&problem.x, &problem.w, &problem.y}) {

@@ -38,6 +38,10 @@ void SplitDilation(Problem& problem);
 // product on copies of each volume.)
 std::vector<Problem> SliceDepth(const Problem& problem);
 
+// A weight gradient in parts of about equal width, none over `widest` taps of the last axis: weights that do not depend
+// on each other. Parts that meet only padding are left out. Needs a trimmed problem, and gives trimmed ones.
+std::vector<Problem> SliceWidth(const Problem& problem, int64_t widest);
+
 // Makes one spatial axis two, the first of extent 1: oneDNN's 2-D kernels are better than its 1-D ones.
 void InsertUnitAxis(Problem& problem);
 
