@@ -19,7 +19,7 @@ def enable_x64(enable: bool) -> Any:
     """A context in which JAX has float64, or has not, whatever the configuration says."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(enable)
-    return jax.experimental.enable_x64(enable)  # before jax 0.8
+    return jax.experimental.enable_x64(enable)  # type: ignore[attr-defined]  # before jax 0.8
 
 
 def asks_for_devices(primitive: Primitive) -> bool:
