@@ -12,6 +12,7 @@ from jax_cudnn_conv._kernel import Kernel, attributes, geometry, is_known, on_xl
 from jax_cudnn_conv._primitives import Direction, result_shape
 from jax_cudnn_conv._spec import ConvSpec
 from jax_cudnn_conv._targets import ONEDNN_TARGETS, onednn
+from jax_cudnn_conv.options import Options
 
 _FLOATS = tuple(map(jnp.dtype, (jnp.float32, jnp.bfloat16, jnp.float16)))
 
@@ -24,13 +25,13 @@ def choose(
     spec: ConvSpec,
     out_dtype: Any,
     precision: Any,
-    prefer_xla: bool = True,
+    options: Options,
 ) -> Kernel:
     """The kernel of one convolution of operands with the given shapes and dtypes.
 
-    ``prefer_xla``: choose XLA where it is faster, too, and not only where oneDNN has nothing.
+    Unless a native one is asked for, that is XLA's also where oneDNN has one, but a slower one.
     """
-    module = onednn()
+    module, prefer_xla = onednn(), options.backend != "native"
     if module is None:
         return on_xla(f"oneDNN is not available: {_native.onednn_error()}")
     if not 1 <= spec.rank <= 3:

@@ -34,7 +34,7 @@ def choose(
     if options.backend == "xla":
         return on_xla("asked for by options(backend='xla')")
     if platform == "cpu":
-        return _cpu.choose(direction, lhs, rhs, prefer_xla=options.backend == "auto", **params)
+        return _cpu.choose(direction, lhs, rhs, options=options, **params)
     if platform == "cuda":
         return _gpu.choose(direction, lhs, rhs, options=options, device=device, **params)
     return on_xla(f"no native backend for platform {platform!r}")

@@ -17,7 +17,7 @@ ConvPlan::ConvPlan(const ConvSpec& spec)
     for (const Problem& part : TakeApart(problem)) {
       kernels_.emplace_back(part);
       written += kernels_.back().written();
-      is_naive_ |= kernels_.back().name().rfind("ref", 0) == 0;
+      is_naive_ |= IsReference(kernels_.back().name());
     }
     if (!kernels_.empty()) advice_ = AdviseXla(problem, kernels_.front().name());
   }

@@ -37,7 +37,7 @@ class ConvPlan {
   bool is_naive_ = false;
   XlaAdvice advice_;
   bool zero_first_ = false;      // the kernels write only a part of the result; the rest is zero
-  std::vector<Kernel> kernels_;  // several where a volume is taken apart; none where the whole result is zero
+  std::vector<Kernel> kernels_;  // several where a gradient is taken apart; none where the whole result is zero
 };
 
 // The bounded cache of plans, which all calls share.

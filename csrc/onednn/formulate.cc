@@ -132,6 +132,8 @@ std::vector<Formulation> Formulate(const Problem& trimmed) {
   return formulations;
 }
 
+bool IsReference(const std::string& kernel) { return kernel.rfind("ref", 0) == 0; }
+
 XlaAdvice AdviseXla(const Problem& trimmed, const std::string& kernel) {
   if (trimmed.in_features() > 1) return {};
   const bool filter = trimmed.direction == Direction::kBackwardFilter;
@@ -146,7 +148,7 @@ XlaAdvice AdviseXla(const Problem& trimmed, const std::string& kernel) {
   if (trimmed.out_features() > 1) return {};
   // From one feature to one, a matrix product has a single column, and copies each input once for each tap. XLA makes
   // a fused loop of a float64 convolution, but not of a float32 one.
-  const bool product = kernel.rfind("ref", 0) == 0 || kernel.find(kGemm) != std::string::npos;
+  const bool product = IsReference(kernel) || kernel.find(kGemm) != std::string::npos;
   bool slow = product;
   if (filter) slow = trimmed.n() == 1 && trimmed.w.extent[1 + trimmed.rank] > kWidestFilterGradient;
   if (trimmed.direction == Direction::kForward) slow = product && Sizes(trimmed).taps > 1200;

@@ -20,6 +20,9 @@ std::vector<Problem> TakeApart(const Problem& trimmed);
 // Never empty; the last one is the problem as it is, channels last, in oneDNN's own order.
 std::vector<Formulation> Formulate(const Problem& trimmed);
 
+// Is the implementation of this name a reference, a naive loop?
+bool IsReference(const std::string& kernel);
+
 // Where XLA is faster although oneDNN has a kernel.
 struct XlaAdvice {
   const char* reason = nullptr;  // none: it is not

@@ -76,7 +76,7 @@ Selection FirstThatWorks(const Pd& original, const char* first, bool reference) 
       Selection selection = Layouts()(pd);
       const bool named = first != nullptr && selection.name.find(first) != std::string::npos;
       if (named != preferred) continue;
-      if ((selection.name.rfind("ref", 0) == 0) != reference) {
+      if (IsReference(selection.name) != reference) {
         refused += ' ' + selection.name;
         continue;
       }
